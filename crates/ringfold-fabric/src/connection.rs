@@ -140,6 +140,11 @@ impl Connection {
         self.transport.round_trip()
     }
 
+    /// The bytes per second that the path carries to the other end, if enough was sent to know.
+    pub fn bandwidth(&self) -> Option<u64> {
+        self.transport.bandwidth()
+    }
+
     /// Limits what the kernel buffers before it is sent, so that urgent data does not wait behind megabytes.
     pub fn limit_unsent(&self, bytes: u32) {
         self.transport.limit_unsent(bytes);

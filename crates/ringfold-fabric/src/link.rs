@@ -10,6 +10,7 @@ use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::SlotPool;
+use core::time::Duration;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -56,6 +57,15 @@ impl Link {
         match self {
             Self::Streams(link) => link.is_local(),
             Self::Shared(_) => true,
+        }
+    }
+
+    /// The round-trip time, and the bytes per second that the path carries, as far as they are known. Nothing for links
+    /// that stay on this host.
+    pub fn measure(&self) -> (Option<Duration>, Option<u64>) {
+        match self {
+            Self::Streams(link) if !link.is_local() => link.measure(),
+            _ => (None, None),
         }
     }
 

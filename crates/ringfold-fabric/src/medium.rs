@@ -13,6 +13,7 @@ use ringfold_plan::workspace::Workspace;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::{EpochId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::network::Path;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::Instant;
@@ -81,6 +82,21 @@ impl<W> LinkMedium<W> {
     /// How many links stay on this host, through shared memory or sockets.
     pub fn local_count(&self) -> usize {
         self.links.values().filter(|link| link.is_local()).count()
+    }
+
+    /// What is known of the network between this peer and another one.
+    pub fn measure(&self, peer: PeerId) -> Path {
+        let (round_trip, rate) = self.links.get(&peer).map_or((None, None), Link::measure);
+        let number = |value: u128| u32::try_from(value).unwrap_or(u32::MAX);
+        Path {
+            round_trip_us: round_trip.map_or(0, |time| number(time.as_micros().max(1))),
+            kib_per_s: rate.map_or(0, |rate| number(u128::from(rate / 1024).max(1))),
+        }
+    }
+
+    /// The peers with a link.
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.links.keys().copied()
     }
 
     /// The poller reports a socket of a link.

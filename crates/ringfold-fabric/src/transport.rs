@@ -14,6 +14,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+/// Where `tcp_info` of the kernel has the bytes that were acknowledged, and the microseconds in which there was something to
+/// send. The layout is part of the interface of Linux, and only grows.
+const TCP_INFO_BYTES_ACKED: usize = 120;
+const TCP_INFO_BUSY_TIME: usize = 168;
+/// Larger than it is in any kernel.
+const TCP_INFO_BYTES_MAX: usize = 512;
+/// After fewer bytes the bandwidth of a stream is not known.
+const BANDWIDTH_BYTES_MIN: u64 = 1 << 20;
+
 /// The byte stream below a connection.
 #[derive(Debug)]
 pub(crate) struct Transport {
@@ -198,6 +207,31 @@ impl Transport {
             Some(quic) => Ok(quic.round_trip()),
             None => self.info().map(|info| Duration::from_micros(u64::from(info.tcpi_rtt))),
         }
+    }
+
+    /// The bytes per second that arrive at the other end while there is something to send; none if too little was sent.
+    pub(crate) fn bandwidth(&self) -> Option<u64> {
+        if let Some(quic) = &self.quic {
+            return quic.bandwidth();
+        }
+        let info = self.long_info().ok()?;
+        let number = |at: usize| info.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        let (acknowledged, busy_us) = (number(TCP_INFO_BYTES_ACKED)?, number(TCP_INFO_BUSY_TIME)?);
+        (acknowledged >= BANDWIDTH_BYTES_MIN && busy_us > 0)
+            .then(|| (u128::from(acknowledged) * 1_000_000 / u128::from(busy_us)) as u64)
+    }
+
+    /// The kernel's `tcp_info` with the fields that the type of `libc` lacks; as long as this kernel has it.
+    fn long_info(&self) -> io::Result<Vec<u8>> {
+        let mut info = vec![0; TCP_INFO_BYTES_MAX];
+        let mut length = info.len() as libc::socklen_t;
+        let place = info.as_mut_ptr().cast();
+        // SAFETY: the place is valid for writes of `length` bytes, and the system writes no more than that.
+        let result = unsafe {
+            libc::getsockopt(self.stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length)
+        };
+        info.truncate(length as usize);
+        if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
     }
 
     fn info(&self) -> io::Result<libc::tcp_info> {

@@ -17,7 +17,7 @@ mod symbol;
 
 pub use schedule::{Schedule, SchedulePolicy};
 pub use shares::Shares;
-pub use sweep::{Sweep, SweepResult, shuffled};
+pub use sweep::{Sweep, SweepResult, random_network, shuffled};
 pub use symbol::ElementFault;
 
 use crate::choice;

@@ -3,14 +3,15 @@
 //! The choice depends only on what all ranks know, so that all ranks make the same one.
 
 use crate::cost::Cost;
+use crate::estimate;
 use crate::layout::Layout;
 use crate::method::{
-    Method, Task, alone, barrier, broadcast, direct, exchange, halving, one_shot, reduce, ring,
+    Method, Task, alone, barrier, broadcast, direct, exchange, halving, one_shot, reduce, ring, trees,
 };
 use crate::plan::Plan;
 use crate::shape::GroupShape;
 use core::fmt;
-use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::descriptor::{Collective, Descriptor, mix};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
@@ -18,9 +19,13 @@ use ringfold_proto::tuning::{Algorithm, Tuning};
 /// the first is chosen.
 pub fn methods(collective: Collective) -> &'static [Method] {
     match collective {
-        Collective::AllReduce => {
-            &[direct::ALL_REDUCE, ring::ALL_REDUCE, halving::ALL_REDUCE, one_shot::ALL_REDUCE]
-        }
+        Collective::AllReduce => &[
+            direct::ALL_REDUCE,
+            ring::ALL_REDUCE,
+            halving::ALL_REDUCE,
+            one_shot::ALL_REDUCE,
+            trees::ALL_REDUCE,
+        ],
         Collective::ReduceScatter => &[direct::REDUCE_SCATTER, ring::REDUCE_SCATTER],
         Collective::AllGather => &[direct::ALL_GATHER, ring::ALL_GATHER],
         Collective::Broadcast { .. } => &[broadcast::CHAIN, broadcast::TREE, broadcast::STAR],
@@ -172,7 +177,10 @@ pub fn plan(
     let task = Task { descriptor, layout, me: rank, shape, tuning };
     let (method, _) = decide(&task)?;
     let draft = if task.world() == 1 { alone::draft(&task) } else { (method.draft)(&task) };
-    let fingerprint = layout.add_to_fingerprint(descriptor.fingerprint(method.algorithm, tuning.chunk_bytes));
+    let fingerprint = descriptor.fingerprint(method.algorithm, tuning.chunk_bytes);
+    let fingerprint =
+        shape.network.as_ref().map_or(fingerprint, |network| mix(fingerprint, network.digest()));
+    let fingerprint = layout.add_to_fingerprint(fingerprint);
     let plan = Plan::new(method.algorithm, fingerprint, draft.scratch, draft.steps);
     Ok(Plan { is_pairwise: layout.is_pairwise(), ..plan })
 }
@@ -199,7 +207,9 @@ fn is_possible(method: &Method, descriptor: &Descriptor, shape: &GroupShape) -> 
         Collective::Transfer { from, to } => shape.is_linked(from, to),
         _ => shape.is_full_mesh() || !method.needs_mesh || shape.world() == 1,
     };
-    is_linked && (descriptor.quantization.is_none() || method.one_owner)
+    let has_trees = shape.network.as_ref().is_some_and(|network| !network.trees().is_empty());
+    let fits = method.algorithm != Algorithm::Trees || has_trees;
+    is_linked && fits && (descriptor.quantization.is_none() || method.one_owner)
 }
 
 fn exists(rank: Rank, shape: &GroupShape) -> Result<(), NoPlan> {
@@ -273,7 +283,11 @@ fn candidate(method: &Method, task: &Task) -> Candidate {
         _ => 100,
     };
     let cost = (method.cost)(task);
-    Candidate { algorithm: method.algorithm, cost, estimate_ns: cost.estimate_ns(prices, moved_percent) }
+    let estimate_ns = match task.shape.network.as_deref() {
+        Some(network) if !task.layout.is_pairwise() => estimate::of_method(method, task, network),
+        _ => cost.estimate_ns(prices, moved_percent),
+    };
+    Candidate { algorithm: method.algorithm, cost, estimate_ns }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 pub mod checker;
 pub mod choice;
 pub mod cost;
+pub mod estimate;
 pub mod event;
 pub mod executor;
 pub mod fused;
@@ -14,6 +15,7 @@ pub mod layout;
 pub mod limits;
 pub mod medium;
 pub mod method;
+pub mod network;
 pub mod parts;
 pub mod plan;
 pub mod shape;

@@ -18,6 +18,7 @@ pub mod halving;
 pub mod one_shot;
 pub mod reduce;
 pub mod ring;
+pub mod trees;
 
 use crate::cost::{Amount, Cost};
 use crate::layout::Layout;

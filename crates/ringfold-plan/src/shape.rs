@@ -1,8 +1,11 @@
 //! The shape of a group, on which plans depend: its ring and its links. The same on all ranks.
 
+use crate::network::NetworkView;
 use ringfold_proto::epoch::{EpochDescription, MissingPair};
 use ringfold_proto::id::Rank;
+use ringfold_proto::network::Network;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The shape of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +20,8 @@ pub struct GroupShape {
     pub mesh: bool,
     /// Pairs that have no link.
     pub missing: BTreeSet<MissingPair>,
+    /// The network between the ranks, if plans depend on it.
+    pub network: Option<Arc<NetworkView>>,
 }
 
 impl GroupShape {
@@ -28,18 +33,30 @@ impl GroupShape {
             sites: vec![0; world],
             mesh: true,
             missing: BTreeSet::new(),
+            network: None,
         }
     }
 
     /// The shape of an epoch.
     pub fn of(epoch: &EpochDescription) -> Self {
-        Self {
+        let shape = Self {
             ring: epoch.ring.clone(),
             hosts: epoch.members.iter().map(|m| m.host).collect(),
             sites: epoch.members.iter().map(|m| m.site).collect(),
             mesh: epoch.mesh,
             missing: epoch.missing.iter().copied().collect(),
-        }
+            network: None,
+        };
+        shape.with_network(epoch.network.as_deref())
+    }
+
+    /// The shape with another network, or none. If there are links besides the ring's edges, the ring is adapted to it.
+    pub fn with_network(self, network: Option<&Network>) -> Self {
+        let usable = network.filter(|network| self.mesh && network.is_valid_for(self.world()));
+        let Some(network) = usable else { return Self { network: None, ..self } };
+        let view = NetworkView::new(network, &self.hosts, &self.sites, &self.missing);
+        let ring = crate::network::improve_ring(&view, &self.ring);
+        Self { ring, network: Some(Arc::new(view)), ..self }
     }
 
     /// The number of ranks.

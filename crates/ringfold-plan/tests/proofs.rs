@@ -1,6 +1,6 @@
 //! Runs all plans through the executor with minimal windows.
 
-use ringfold_plan::checker::{Case, Schedule, Shares, Sweep, check, shuffled};
+use ringfold_plan::checker::{Case, Schedule, Shares, Sweep, check, random_network, shuffled};
 use ringfold_plan::choice::{choose, methods};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::shape::GroupShape;
@@ -38,10 +38,12 @@ fn tight(forced: Option<Algorithm>) -> Tuning {
 }
 
 #[test]
-fn plans_in_member_order_give_the_same_bits_on_every_ring() {
+fn plans_in_member_order_give_the_same_bits_on_every_ring_and_network() {
     let bits = |algorithm, world, seed| {
         let descriptor = Descriptor::all_reduce(23, DType::F64, ReduceOp::Sum);
         let shape = GroupShape { ring: shuffled(world, seed), ..GroupShape::uniform(world) };
+        let network = (algorithm == Algorithm::Trees).then(|| random_network(world, seed));
+        let shape = shape.with_network(network.as_ref());
         let case = Case::new(&descriptor, &Shares::Even, &shape, &tight(Some(algorithm)));
         case.run(Schedule::numbered(seed)).map_or_else(|failure| panic!("{failure}"), |o| o.bits)
     };

@@ -1,6 +1,6 @@
 //! Static checks of all plans.
 
-use ringfold_plan::checker::shuffled;
+use ringfold_plan::checker::{random_network, shuffled};
 use ringfold_plan::choice::{methods, plan};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::plan::Plan;
@@ -10,7 +10,7 @@ use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
-use ringfold_proto::tuning::Tuning;
+use ringfold_proto::tuning::{Algorithm, Tuning};
 
 #[test]
 fn both_ends_of_every_pair_have_the_same_frames_in_all_plans() {
@@ -31,7 +31,10 @@ fn both_ends_of_every_pair_have_the_same_frames_in_all_plans() {
         ];
         for collective in collectives {
             for method in methods(collective) {
-                shape.mesh = method.needs_mesh;
+                let has_trees = method.algorithm == Algorithm::Trees && world > 1;
+                shape.mesh = method.needs_mesh || has_trees;
+                let network = has_trees.then(|| random_network(world, 7));
+                let shape = shape.clone().with_network(network.as_ref());
                 for count in [0, 1, world as u64 - 1, world as u64, world as u64 + 1, 31, 101] {
                     let descriptor =
                         Descriptor::all_reduce(count, DType::F64, ReduceOp::Avg).with_collective(collective);

@@ -10,6 +10,7 @@ use crate::link_message::LinkMessage;
 use crate::message::{
     Answer, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Request, Resume, ToMaster, ToPeer,
 };
+use crate::network::Network;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 
 /// A message with limits.
@@ -61,6 +62,7 @@ impl Bounded for Numbered<ToMaster> {
                 check_descriptor(descriptor)
             }
             ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
+            ToMaster::Measured(measured) => check_peers(&measured.links),
             ToMaster::Heartbeat { heard } => check_peers(heard),
             ToMaster::LinkTrouble { .. }
             | ToMaster::Probed { .. }
@@ -80,8 +82,9 @@ impl Bounded for Numbered<ToPeer> {
                 check_description(description)?;
                 check_cause(ended)
             }
-            ToPeer::EpochOpened { missing, .. } => {
-                at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)
+            ToPeer::EpochOpened { missing, network, .. } => {
+                at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)?;
+                check_network(network.as_deref())
             }
             ToPeer::Decided { outcome, .. } => check_outcome(outcome),
             ToPeer::Answer { answer, .. } => match answer {
@@ -182,6 +185,7 @@ pub fn check_description(description: &EpochDescription) -> Result<(), LimitExce
     at_most("members", description.members.len(), limits::WORLD_MAX)?;
     at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
     at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
+    check_network(description.network.as_deref())?;
     description.members.iter().try_for_each(check_member)
 }
 
@@ -225,9 +229,16 @@ fn check_rejection(rejection: &StateRejection) -> Result<(), LimitExceeded> {
 
 fn check_outcome(outcome: &Outcome) -> Result<(), LimitExceeded> {
     match outcome {
-        Outcome::Committed => Ok(()),
+        Outcome::Committed { network } => check_network(network.as_deref()),
         Outcome::Aborted(cause) => check_cause(cause),
     }
+}
+
+/// Only worlds in which all pairs are linked have one.
+fn check_network(network: Option<&Network>) -> Result<(), LimitExceeded> {
+    let Some(network) = network else { return Ok(()) };
+    at_most("members with paths", network.throughput.len(), limits::MESH_WORLD_MAX)?;
+    at_most("paths", network.paths.len(), limits::MESH_WORLD_MAX * limits::MESH_WORLD_MAX)
 }
 
 fn check_cause(cause: &Cause) -> Result<(), LimitExceeded> {

@@ -3,6 +3,7 @@
 
 use crate::cause::PeerName;
 use crate::id::{EpochId, PeerId, Rank};
+use crate::network::Network;
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -40,6 +41,8 @@ pub struct EpochDescription {
     pub mesh: bool,
     /// Pairs without a link; known once the epoch is open.
     pub missing: Vec<MissingPair>,
+    /// The network that plans are chosen for; known once the epoch is open, and none if it makes no difference.
+    pub network: Option<Box<Network>>,
     /// The tuning of plans, the same for all members.
     pub tuning: Tuning,
     /// The key that authenticates connections between members.
@@ -81,7 +84,8 @@ impl EpochDescription {
         let peers: BTreeSet<_> = self.members.iter().map(|m| m.peer).collect();
         let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
         let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && peers.len() == world;
-        world_ok && ring_ok && pairs_ok && self.rank_of(me).is_some()
+        let network_ok = self.network.as_ref().is_none_or(|network| network.is_valid_for(world));
+        world_ok && ring_ok && pairs_ok && network_ok && self.rank_of(me).is_some()
     }
 }
 

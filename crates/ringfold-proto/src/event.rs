@@ -24,6 +24,8 @@ pub enum Event {
     TourRequested(GroupId, usize),
     /// The solver returned a ring, and whether it is used.
     TourFound(GroupId, bool),
+    /// Plans of an epoch are chosen for newer measurements, which makes operations faster by this percentage.
+    Replanned(EpochId, u32),
     OpDecided(OpId, Outcome),
     RoundDecided(Phase, u64),
     RoundFailed(Phase, Cause),
@@ -70,7 +72,10 @@ impl fmt::Display for Event {
             Self::TourFound(group, used) => {
                 write!(f, "{group}: found a ring, {}", if *used { "used" } else { "not used" })
             }
-            Self::OpDecided(op, Outcome::Committed) => write!(f, "{op} is committed"),
+            Self::Replanned(epoch, gain) => {
+                write!(f, "{epoch}: new plans for the measured network, {gain} % faster")
+            }
+            Self::OpDecided(op, Outcome::Committed { .. }) => write!(f, "{op} is committed"),
             Self::OpDecided(op, Outcome::Aborted(cause)) => write!(f, "{op} is aborted: {cause}"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
             Self::RoundFailed(phase, cause) => write!(f, "{phase} failed: {cause}"),

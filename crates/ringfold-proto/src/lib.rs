@@ -21,6 +21,7 @@ pub mod limits;
 pub mod link_message;
 pub mod master;
 pub mod message;
+pub mod network;
 pub mod peer;
 pub mod quantization;
 pub mod reduce_op;

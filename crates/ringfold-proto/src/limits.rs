@@ -78,6 +78,12 @@ pub const STATE_KEY_BYTES_MAX: usize = 256;
 /// Worlds up to this size have links between all pairs; larger ones only along the ring.
 pub const MESH_WORLD_MAX: usize = 16;
 
+/// Plans are chosen for newer measurements if operations get faster by more than this.
+pub const REPLAN_GAIN_PERCENT: u32 = 15;
+
+/// Tags of an epoch that newer measurements are used for.
+pub const REPLANNED_TAGS_MAX: usize = 256;
+
 /// Names that an error lists.
 pub const NAMES_IN_ERROR_MAX: usize = 8;
 

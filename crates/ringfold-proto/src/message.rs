@@ -5,6 +5,7 @@ use crate::cause::{Cause, Removal, WaitWarning};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
+use crate::network::{Measurement, Network};
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -226,15 +227,23 @@ pub enum ToMaster {
     Heartbeat { heard: Vec<PeerId> },
     /// The peer leaves.
     Leave,
+    /// What this peer has measured on its links.
+    Measured(Measurement),
 }
 
 /// How an operation ended, for all members (R6).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The result is valid on all members.
-    Committed,
+    /// The result is valid on all members. From the next operation of this tag on, plans are chosen for this network, if
+    /// there is one here.
+    Committed { network: Option<Box<Network>> },
     /// In-place buffers are restored.
     Aborted(Cause),
+}
+
+impl Outcome {
+    /// A commit after which plans are chosen as before.
+    pub const COMMITTED: Self = Self::Committed { network: None };
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -267,7 +276,13 @@ pub enum ToPeer {
     /// master never heard of.
     EpochProposed { description: Box<EpochDescription>, ended: Cause, attributes: Attributes },
     /// All members of the epoch are ready. `missing` are the pairs without a link.
-    EpochOpened { epoch: EpochId, missing: Vec<MissingPair>, attributes: Attributes, rounds: RoundNumbers },
+    EpochOpened {
+        epoch: EpochId,
+        missing: Vec<MissingPair>,
+        network: Option<Box<Network>>,
+        attributes: Attributes,
+        rounds: RoundNumbers,
+    },
     /// An operation was decided, whether this peer took part or not.
     Decided { op: OpId, outcome: Outcome, attributes: Attributes },
     /// The answer to a vote, and the round that it ends; round 0 if it failed.

@@ -19,6 +19,7 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
 use crate::message::{Join, Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::network::{Measurement, Network};
 use crate::session::Session;
 use crate::shared_state::Assignment;
 use crate::time::Time;
@@ -28,6 +29,7 @@ use epochs::{LinkState, OpenEpoch, ProposedEpoch};
 use master_connection::MasterConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The configuration of a peer.
 #[derive(Clone, Debug)]
@@ -75,7 +77,8 @@ pub enum PeerAction {
     /// Close this epoch in the executor.
     CloseEpoch(EpochId),
     /// Start an operation on the buffers of this call; report with [`Peer::handle_op_done`] and the like.
-    StartOp { op: OpId, call: CallId, descriptor: Descriptor },
+    /// The plan is chosen for the network here, if there is one, and otherwise for the epoch's.
+    StartOp { op: OpId, call: CallId, descriptor: Descriptor, network: Option<Arc<Network>> },
     /// Commit the operation; report with [`Peer::handle_op_released`] when its buffers are free.
     CommitOp(OpId),
     /// Abort the operation; report with [`Peer::handle_op_released`] when its buffers are restored.
@@ -253,9 +256,9 @@ impl Peer {
                 self.latest = attributes;
                 self.handle_proposed(now, *description, ended);
             }
-            ToPeer::EpochOpened { epoch, missing, attributes, rounds } => {
+            ToPeer::EpochOpened { epoch, missing, network, attributes, rounds } => {
                 self.latest = attributes;
-                self.handle_opened(now, epoch, missing, rounds);
+                self.handle_opened(now, epoch, missing, network, rounds);
             }
             ToPeer::Decided { op, outcome, attributes } => {
                 self.latest = attributes;
@@ -278,6 +281,11 @@ impl Peer {
     /// Reports the result of a probe.
     pub fn handle_probed(&mut self, probe: u64, forward: Option<u64>, backward: Option<u64>) {
         self.send(ToMaster::Probed { probe, forward, backward });
+    }
+
+    /// Reports what was measured on links.
+    pub fn handle_measured(&mut self, measurement: Measurement) {
+        self.send(ToMaster::Measured(measurement));
     }
 
     /// Notes that bytes arrived on the link with this peer.

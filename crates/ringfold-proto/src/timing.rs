@@ -32,6 +32,8 @@ pub struct Timing {
     pub probe_max: Duration,
     /// How long the master waits for a ring from the solver.
     pub tour_max: Duration,
+    /// How often new measurements of the network are compared with those that plans were chosen for.
+    pub appraise_every: Duration,
     /// How long a pair whose link failed is not used.
     pub edge_distrust: Duration,
     /// How long a broken link may take to reconnect before it is reported.
@@ -64,6 +66,7 @@ impl Default for Timing {
             announce_after: Duration::from_millis(1),
             probe_max: Duration::from_secs(3),
             tour_max: Duration::from_secs(3),
+            appraise_every: Duration::from_secs(1),
             edge_distrust: Duration::from_secs(60),
             relink_max: Duration::from_secs(5),
             warn_after: Duration::from_secs(5),

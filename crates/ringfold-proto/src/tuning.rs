@@ -18,6 +18,8 @@ pub enum Algorithm {
     OneShot = 3,
     /// Recursive halving, then doubling: about 2·log₂(world) hops.
     Halving = 4,
+    /// Along trees that fit the measured network.
+    Trees = 5,
 }
 
 impl fmt::Display for Algorithm {
@@ -27,6 +29,7 @@ impl fmt::Display for Algorithm {
             Self::Direct => "direct",
             Self::OneShot => "one-shot",
             Self::Halving => "halving",
+            Self::Trees => "trees",
         })
     }
 }

@@ -71,6 +71,8 @@ pub struct Scenario {
     pub program_config: ProgramConfig,
     pub timing: Timing,
     pub tuning: Tuning,
+    /// Whether peers report measurements of their links, after which plans change.
+    pub measures: bool,
     /// The longest latency of most packets.
     pub latency_max: Duration,
     /// How long a cut lasts before it breaks connections.
@@ -106,7 +108,11 @@ impl Scenario {
                 ..program_config(&mut random)
             },
             timing: timing(),
-            tuning: tuning(&mut random),
+            tuning: match seed % 8 {
+                5 => Tuning { forced: Some(Algorithm::Trees), ..tuning(&mut random) },
+                _ => tuning(&mut random),
+            },
+            measures: seed % 4 == 1,
             latency_max: Duration::from_micros(random.between(50, 4_000)),
             break_after: MS(1_600),
             stall_after: MS(1_000),
@@ -129,6 +135,7 @@ fn timing() -> Timing {
         announce_after: MS(1),
         probe_max: MS(300),
         tour_max: MS(300),
+        appraise_every: MS(20),
         edge_distrust: MS(2_500),
         relink_max: MS(800),
         warn_after: MS(500),

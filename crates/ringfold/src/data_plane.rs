@@ -24,9 +24,10 @@ use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
-use ringfold_proto::id::{EpochId, OpId, PeerId, Rank};
+use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Tag};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
+use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -49,7 +50,11 @@ pub(crate) struct DataPlane {
     executor: Executor<TensorWorkspace>,
     medium: LinkMedium<TensorWorkspace>,
     pool: Pool,
-    plans: HashMap<(EpochId, Descriptor, Layout), Arc<Plan>>,
+    /// Plans, by the network that they were chosen for; 0 is the epoch's.
+    plans: HashMap<(EpochId, u64, Descriptor, Layout), Arc<Plan>>,
+    /// The networks of tags that have another one than the epoch, and the shapes of the group with them.
+    networks: HashMap<(EpochId, Tag), u64>,
+    shapes: HashMap<(EpochId, u64), GroupShape>,
     /// Whether in-place buffers are restored if an operation fails.
     restores: bool,
     /// Messages of members of a group of fixed ranks.
@@ -101,6 +106,8 @@ impl DataPlane {
             medium: LinkMedium::default(),
             pool: Pool::default(),
             plans: HashMap::new(),
+            networks: HashMap::new(),
+            shapes: HashMap::new(),
             restores,
             said: VecDeque::new(),
             pinged: HashMap::new(),
@@ -130,6 +137,33 @@ impl DataPlane {
         self.executor.close_epoch(epoch);
         self.medium.retire(epoch);
         self.plans.retain(|(of, ..), _| *of != epoch);
+        self.networks.retain(|(of, _), _| *of != epoch);
+        self.shapes.retain(|(of, _), _| *of != epoch);
+    }
+
+    /// Plans of this operation's tag are chosen for this network from now on.
+    pub(crate) fn use_network(&mut self, op: OpId, network: &Network) {
+        let digest = network.digest();
+        let Some(membership) = self.executor.membership(op.epoch) else { return };
+        if self.networks.insert((op.epoch, op.tag), digest) == Some(digest) {
+            return;
+        }
+        let shape = || membership.shape.clone().with_network(Some(network));
+        self.shapes.entry((op.epoch, digest)).or_insert_with(shape);
+        // Operations in flight have their plans.
+        let used: HashSet<_> = self.networks.iter().map(|((epoch, _), digest)| (*epoch, *digest)).collect();
+        self.shapes.retain(|key, _| used.contains(key));
+        self.plans.retain(|(epoch, digest, ..), _| *digest == 0 || used.contains(&(*epoch, *digest)));
+    }
+
+    /// What is known of the network between this peer and each other one.
+    pub(crate) fn measure(&self) -> impl Iterator<Item = (PeerId, Path)> + '_ {
+        self.medium.peers().map(|peer| (peer, self.medium.measure(peer)))
+    }
+
+    /// Whether no other member is on this host.
+    pub(crate) fn is_alone_on_host(&self) -> bool {
+        self.neighbours == 1
     }
 
     /// Starts an operation, or returns its buffers.
@@ -145,11 +179,13 @@ impl DataPlane {
             return Err(("its epoch is not open".into(), buffers));
         };
         let world = membership.members.len();
-        let key = (op.epoch, descriptor.shared(), layout.clone());
+        let network = self.networks.get(&(op.epoch, op.tag)).copied().unwrap_or(0);
+        let key = (op.epoch, network, descriptor.shared(), layout.clone());
         let plan = match self.plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
-                let (me, shape, tuning) = (membership.me, &membership.shape, &membership.tuning);
+                let (me, tuning) = (membership.me, &membership.tuning);
+                let shape = self.shapes.get(&(op.epoch, network)).unwrap_or(&membership.shape);
                 let plan = match choice::plan(&descriptor, layout, me, shape, tuning) {
                     Ok(plan) => plan,
                     Err(none) => return Err((none.to_string(), buffers)),

@@ -3,6 +3,7 @@
 //! Nothing here waits: [`Driver::turn`] does what can be done, and the engine waits for sockets and time.
 
 mod directory;
+mod measured_links;
 mod worker_report;
 
 pub(crate) use directory::Directory;
@@ -13,6 +14,7 @@ use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
+use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
@@ -44,6 +46,9 @@ pub(crate) struct Driver {
     directory: Arc<Directory>,
     reductions: HashMap<CallId, Reduction>,
     by_op: HashMap<OpId, CallId>,
+    /// When operations were started.
+    started: HashMap<OpId, Instant>,
+    measured: MeasuredLinks,
     syncing: Option<(CallId, Transfer)>,
     ended: Vec<(CallId, Ended)>,
     /// Counts the threads that answer probes.
@@ -98,6 +103,8 @@ impl Driver {
             directory,
             reductions: HashMap::new(),
             by_op: HashMap::new(),
+            started: HashMap::new(),
+            measured: MeasuredLinks::default(),
             syncing: None,
             ended: Vec::new(),
             answering: Arc::default(),
@@ -303,6 +310,10 @@ impl Driver {
                 if let Some(reduction) = self.by_op.get(&op).and_then(|call| self.reductions.get_mut(call)) {
                     (reduction.info.tx_bytes, reduction.info.rx_bytes) = (tx_bytes, rx_bytes);
                 }
+                if let Some(began) = self.started.remove(&op).filter(|_| self.plane.is_alone_on_host()) {
+                    let now = Instant::now();
+                    self.measured.note_operation(now, tx_bytes, rx_bytes, now - began);
+                }
                 self.machine.handle_op_done(op);
             }
             PlaneEvent::Released { op, buffers } => {
@@ -311,9 +322,15 @@ impl Driver {
                 {
                     reduction.buffers = Held::Here(buffers);
                 }
+                self.started.remove(&op);
                 self.machine.handle_op_released(op);
+                self.report_links();
             }
-            PlaneEvent::LinkUp { peer } => self.machine.handle_link_up(peer),
+            PlaneEvent::LinkUp { peer } => {
+                self.measured.forget(peer);
+                self.report_links();
+                self.machine.handle_link_up(peer);
+            }
             PlaneEvent::NoLink { peer } => self.machine.handle_link_failed(peer),
             PlaneEvent::Visitor { peer, purpose, connection } => {
                 self.receive(peer, purpose, connection);
@@ -355,7 +372,12 @@ impl Driver {
                 }
             }
             PeerAction::CloseEpoch(epoch) => self.plane.close_epoch(epoch),
-            PeerAction::StartOp { op, call, descriptor } => self.start_op(now, op, call, descriptor),
+            PeerAction::StartOp { op, call, descriptor, network } => {
+                if let Some(network) = network {
+                    self.plane.use_network(op, &network);
+                }
+                self.start_op(now, op, call, descriptor);
+            }
             PeerAction::CommitOp(op) => self.plane.commit(op),
             PeerAction::AbortOp(op) => self.abort_op(op),
             PeerAction::SkipOp(op) => self.plane.skip(op),
@@ -380,6 +402,7 @@ impl Driver {
         match core::mem::replace(&mut reduction.buffers, Held::Lent) {
             Held::Here(buffers) => match self.plane.start(now, op, descriptor, &Layout::Even, buffers) {
                 Ok(()) => {
+                    self.started.insert(op, Instant::now());
                     self.by_op.insert(op, call);
                 }
                 Err((why, buffers)) => {
@@ -390,6 +413,13 @@ impl Driver {
             },
             Held::Coming(_) => reduction.buffers = Held::Coming(Some((op, descriptor))),
             Held::Lent | Held::Never => self.refuse_op(op),
+        }
+    }
+
+    /// Tells the master what was measured on links, if it has changed much.
+    fn report_links(&mut self) {
+        if let Some(measurement) = self.measured.report(self.plane.measure()) {
+            self.machine.handle_measured(measurement);
         }
     }
 

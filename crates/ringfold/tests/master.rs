@@ -612,7 +612,7 @@ fn a_crash_between_two_messages_of_a_commit() {
         }
         for client in [&mut first, &mut second] {
             while let Some(message) = client.next() {
-                if let ToPeer::Decided { op: of, outcome: Outcome::Committed, .. } = message {
+                if let ToPeer::Decided { op: of, outcome: Outcome::Committed { .. }, .. } = message {
                     assert_eq!(of, op);
                     received += 1;
                     break;

@@ -8,6 +8,7 @@ use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::{SlotBuffer, SlotPool};
+use core::time::Duration;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -93,6 +94,13 @@ impl StreamLink {
     /// A link over QUIC, and the TCP connection beside it.
     pub fn guarded(guard: Connection, data: Connection) -> Self {
         Self { guard: Some(guard.into()), ..Self::new(vec![data]) }
+    }
+
+    /// The round-trip time, and the bytes per second that the path carries, if enough was sent to know.
+    pub fn measure(&self) -> (Option<Duration>, Option<u64>) {
+        let round_trip = self.streams.first().and_then(|stream| stream.socket.round_trip().ok());
+        let rates = self.streams.iter().filter_map(|stream| stream.socket.bandwidth());
+        (round_trip, rates.reduce(|sum, rate| sum + rate))
     }
 
     /// A socket is ready: checks whether the other process has ended.

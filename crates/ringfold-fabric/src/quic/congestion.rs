@@ -4,6 +4,7 @@
 //! for each leaves the link empty. The window is a little larger than what the path holds, so a standing queue is small,
 //! and more bandwidth is noticed and used within a few round trips. It does not shrink while the application is idle.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 use std::any::Any;
@@ -45,12 +46,15 @@ const LOSS_MAX_AT_START: f64 = 0.04;
 const LOSS_FACTOR: f64 = 0.85;
 
 /// Builds the controller of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ModelFactory;
+#[derive(Clone, Debug)]
+pub(super) struct ModelFactory {
+    /// Where the controller reports the bandwidth of the path, in bytes per second.
+    pub bandwidth: Arc<AtomicU64>,
+}
 
 impl ControllerFactory for ModelFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(Model::new(now, current_mtu))
+        Box::new(Model::new(now, current_mtu, self.bandwidth.clone()))
     }
 }
 
@@ -84,10 +88,11 @@ pub(super) struct Model {
     /// The bandwidth when it last grew during the start, and how many rounds ago. After the start: the bandwidth of the
     /// last round, and for how many rounds it has risen.
     growth: (f64, u32),
+    reported: Arc<AtomicU64>,
 }
 
 impl Model {
-    fn new(now: Instant, mtu: u16) -> Self {
+    fn new(now: Instant, mtu: u16, reported: Arc<AtomicU64>) -> Self {
         Self {
             mtu: u64::from(mtu),
             window: INITIAL_PACKETS * u64::from(mtu),
@@ -106,6 +111,7 @@ impl Model {
             round_lost: 0,
             is_round_full: false,
             growth: (0.0, 0),
+            reported,
         }
     }
 
@@ -196,6 +202,10 @@ impl Model {
             if is_full && lost > LOSS_MAX {
                 self.bandwidth.iter_mut().for_each(|(_, bandwidth)| *bandwidth *= LOSS_FACTOR);
             }
+        }
+        // During the start, and while the application sends little, the path may carry more.
+        if is_full && !self.is_starting {
+            self.reported.store(self.bandwidth() as u64, Ordering::Relaxed);
         }
         (self.round_began, self.round_delivered, self.round_lost) = (now, self.delivered, 0);
     }

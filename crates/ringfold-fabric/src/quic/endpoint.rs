@@ -262,7 +262,7 @@ impl Worker {
     fn dial(&mut self, now: Instant, request: DialRequest) -> Result<(), ConnectError> {
         let DialRequest { round_trip, socket, state } = request;
         let mut config = ClientConfig::new(self.client.clone());
-        config.transport_config(transport(state.remote, Some(round_trip)));
+        config.transport_config(transport(&state, Some(round_trip)));
         let (handle, connection) = self.endpoint.connect(now, config, state.remote, "ringfold")?;
         self.pipes.insert(handle, Pipe::new(connection, socket, state));
         Ok(())
@@ -314,15 +314,14 @@ impl Worker {
                     let transmit = self.endpoint.refuse(incoming, &mut reply);
                     return self.send(shared, transmit, reply);
                 }
+                // Without descriptors the other end gets no answer, and tries again.
+                let Ok((stream, socket)) = shared.stream(meta.addr) else { return };
                 let mut config = ServerConfig::with_crypto(self.server.clone());
-                config.transport_config(transport(meta.addr, None));
+                config.transport_config(transport(&stream.state, None));
                 match self.endpoint.accept(incoming, now, &mut reply, Some(Arc::new(config))) {
                     Ok((handle, connection)) => {
-                        // Without descriptors the other end gets no answer, and tries again.
-                        if let Ok((stream, socket)) = shared.stream(meta.addr) {
-                            self.pipes.insert(handle, Pipe::new(connection, socket, stream.state.clone()));
-                            self.unclaimed.insert(handle, stream);
-                        }
+                        self.pipes.insert(handle, Pipe::new(connection, socket, stream.state.clone()));
+                        self.unclaimed.insert(handle, stream);
                     }
                     Err(error) => {
                         if let Some(transmit) = error.response {
@@ -423,7 +422,7 @@ impl Worker {
 }
 
 /// The settings of a connection.
-fn transport(to: SocketAddr, round_trip: Option<Duration>) -> Arc<TransportConfig> {
+fn transport(state: &QuicState, round_trip: Option<Duration>) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
     config.stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW)).send_fairness(false);
     config.receive_window(VarInt::from_u32(STRANGER_WINDOW));
@@ -431,7 +430,7 @@ fn transport(to: SocketAddr, round_trip: Option<Duration>) -> Arc<TransportConfi
     config.max_concurrent_uni_streams(VarInt::from_u32(STREAMS as u32));
     config.datagram_receive_buffer_size(None);
     config.max_idle_timeout(IdleTimeout::try_from(SILENCE_MAX).ok()).keep_alive_interval(Some(KEEP_ALIVE));
-    config.congestion_controller_factory(Arc::new(ModelFactory));
+    config.congestion_controller_factory(Arc::new(ModelFactory { bandwidth: state.bandwidth.clone() }));
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
     config.ack_frequency_config(Some(acks));
@@ -439,7 +438,7 @@ fn transport(to: SocketAddr, round_trip: Option<Duration>) -> Arc<TransportConfi
         config.initial_rtt(round_trip.max(Duration::from_millis(1)));
     }
     let mut discovery = MtuDiscoveryConfig::default();
-    let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+    let to = SocketAddr::new(state.remote.ip().to_canonical(), state.remote.port());
     let headers = if to.is_ipv4() { HEADER_BYTES_V4 } else { HEADER_BYTES_V6 };
     discovery.upper_bound(path_mtu(to).unwrap_or(1500).saturating_sub(headers).max(1200));
     config.mtu_discovery_config(Some(discovery));

@@ -52,6 +52,8 @@ pub struct QuicState {
     failure: Mutex<Option<String>>,
     round_trip_us: AtomicU64,
     unacknowledged: AtomicU64,
+    /// The measured bandwidth in bytes per second; 0 if it is not known.
+    pub(super) bandwidth: Arc<AtomicU64>,
     /// Whether the other end has authenticated.
     is_trusted: AtomicBool,
     /// When the connection ends, whatever happens.
@@ -71,6 +73,7 @@ impl QuicState {
             failure: Mutex::new(None),
             round_trip_us: AtomicU64::new(0),
             unacknowledged: AtomicU64::new(0),
+            bandwidth: Arc::default(),
         }
     }
 
@@ -108,6 +111,11 @@ impl QuicState {
     /// The smoothed round-trip time.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
+    }
+
+    /// The bytes per second that the path carries to the other end, once so much was sent that it is known.
+    pub fn bandwidth(&self) -> Option<u64> {
+        Some(self.bandwidth.load(Ordering::Relaxed)).filter(|bandwidth| *bandwidth > 0)
     }
 
     /// Bytes that the other end has not acknowledged, or a number above zero if some are left.

@@ -7,9 +7,12 @@ use crate::method::Method;
 use crate::shape::GroupShape;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::MissingPair;
 use ringfold_proto::id::Rank;
+use ringfold_proto::network::Network;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
+use std::collections::BTreeSet;
 
 /// The range of cases to check.
 #[allow(missing_docs)] // Fields are named for what they hold.
@@ -59,7 +62,7 @@ impl Sweep {
         let mut result =
             SweepResult { collective: name, algorithm, world, cases: 0, proof: Proof::default() };
         for (count, shares) in wholes(collective, world, *next) {
-            for shape in shapes(world, method.needs_mesh, count) {
+            for shape in shapes(world, method, count) {
                 let descriptor = Descriptor::all_reduce(count, DType::F64, ReduceOp::Avg);
                 let descriptor = descriptor.with_collective(collective);
                 let tuning = tuning(result.cases, algorithm);
@@ -82,8 +85,7 @@ fn collectives(world: usize) -> Vec<(Collective, &'static str)> {
         (Collective::Barrier, "barrier"),
         (Collective::AllToAll, "all-to-all"),
     ];
-    for root in std::collections::BTreeSet::from([0, world / 2, world - 1]).into_iter().map(Rank::from_index)
-    {
+    for root in BTreeSet::from([0, world / 2, world - 1]).into_iter().map(Rank::from_index) {
         all.push((Collective::Broadcast { root }, "broadcast"));
         all.push((Collective::Reduce { root }, "reduce"));
         all.push((Collective::Gather { root }, "gather"));
@@ -100,7 +102,7 @@ fn collectives(world: usize) -> Vec<(Collective, &'static str)> {
 /// shares if the collective supports them.
 fn wholes(collective: Collective, world: usize, seed: u64) -> Vec<(u64, Shares)> {
     let evenly = |counts: &[u64]| -> Vec<(u64, Shares)> {
-        let counts = std::collections::BTreeSet::from_iter(counts);
+        let counts = BTreeSet::from_iter(counts);
         counts.into_iter().map(|count| (*count, Shares::Even)).collect()
     };
     let by_parts = || (0..2).map(|n| Shares::parts(world, seed + n)).map(|shares| (shares.count(), shares));
@@ -128,12 +130,32 @@ fn tuning(case: u64, algorithm: Algorithm) -> Tuning {
     Tuning { chunk_bytes: 16, window_slots, eager_slots, forced: Some(algorithm), ..Tuning::default() }
 }
 
-/// Ring plans are checked in rank order with all links, and on a shuffled ring with only its edges.
-fn shapes(world: usize, needs_mesh: bool, seed: u64) -> Vec<GroupShape> {
+/// Ring plans are checked in rank order with all links, and on a shuffled ring with only its edges; trees on two networks,
+/// of which one lacks a link.
+fn shapes(world: usize, method: &Method, seed: u64) -> Vec<GroupShape> {
+    let needs_mesh = method.needs_mesh;
     let plain = GroupShape::uniform(world);
+    if method.algorithm == Algorithm::Trees {
+        let hosts = (0..world as u64).map(|rank| rank / 2).collect();
+        let missing = if world > 2 { [MissingPair(Rank(0), Rank(2))].into() } else { BTreeSet::new() };
+        let holed = GroupShape { hosts, missing, ..plain.clone() };
+        let on = |shape: GroupShape, seed| shape.with_network(Some(&random_network(world, seed)));
+        return vec![on(plain, seed), on(holed, seed + 1)];
+    }
     let ring = shuffled(world, seed);
     let shuffled = GroupShape { ring, mesh: needs_mesh, ..plain.clone() };
     if needs_mesh { vec![shuffled] } else { vec![plain, shuffled] }
+}
+
+/// A pseudo-random network: some paths are fast, some slow, some not measured.
+pub fn random_network(world: usize, seed: u64) -> Network {
+    let mut network = Network::unknown(world);
+    for (number, path) in network.paths.iter_mut().enumerate() {
+        let random = mix(mix(0xca11, seed), number as u64);
+        path.round_trip_us = 100 << (random % 11);
+        path.kib_per_s = if random & 64 == 0 { 0 } else { 1000 << (random >> 7 & 7) };
+    }
+    network
 }
 
 /// The ranks of a world in a pseudo-random order.

@@ -180,6 +180,7 @@ impl Master {
             ring: ring.iter().filter_map(rank).collect(),
             mesh: members.len() <= limits::MESH_WORLD_MAX,
             missing: Vec::new(),
+            network: None,
             tuning: self.config.tuning.for_round_trip(longest).bounded(),
             key: self.random_key(),
         }
@@ -271,7 +272,9 @@ impl Master {
         let distrusted =
             group.distrusted.keys().filter_map(ranks).map(|(a, b)| MissingPair(a.min(b), a.max(b)));
         let pairs: BTreeSet<_> = missing.into_iter().map(|(pair, ..)| pair).chain(distrusted).collect();
-        self.open(id, EpochDescription { missing: pairs.into_iter().collect(), ..description });
+        let missing = pairs.into_iter().collect();
+        let network = self.network_of(id, &description);
+        self.open(id, EpochDescription { missing, network, ..description });
     }
 
     fn open(&mut self, id: GroupId, description: EpochDescription) {
@@ -280,6 +283,7 @@ impl Master {
         if let Some(group) = self.groups.get_mut(&id) {
             group.ops.clear();
             group.decided.clear();
+            group.plans = Default::default();
             group.ended = None;
             group.stage = EpochStage::Open { description };
         }
@@ -289,10 +293,10 @@ impl Master {
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
         for member in &description.members {
-            let missing = description.missing.clone();
+            let (missing, network) = (description.missing.clone(), description.network.clone());
             self.send(
                 member.peer,
-                ToPeer::EpochOpened { epoch: description.id, missing, attributes, rounds },
+                ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds },
             );
         }
     }

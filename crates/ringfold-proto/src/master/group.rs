@@ -1,5 +1,6 @@
 //! The state of one peer group.
 
+use super::network::{AdoptedNetwork, MeasuredPaths};
 use super::reduce::OpRound;
 use super::sync::SyncRound;
 use crate::cause::Cause;
@@ -40,6 +41,10 @@ pub(super) struct Group {
     pub distrusted: BTreeMap<(PeerId, PeerId), Time>,
     /// Bytes per second from one peer to another; `None` if the probe failed.
     pub bandwidth: BTreeMap<(PeerId, PeerId), Option<u64>>,
+    /// What members have measured.
+    pub measured: MeasuredPaths,
+    /// The network that plans of the open epoch are chosen for.
+    pub plans: AdoptedNetwork,
     /// A ring that the solver found after the last optimisation had ended.
     pub better_ring: Option<Vec<PeerId>>,
     /// The request of the last optimisation, for later improvements.
@@ -81,6 +86,7 @@ impl Group {
         self.ring.retain(|p| *p != peer);
         self.distrusted.retain(|(a, b), _| *a != peer && *b != peer);
         self.bandwidth.retain(|(a, b), _| *a != peer && *b != peer);
+        self.measured.forget(peer);
         self.better_ring = None;
         self.improving = None;
         self.stage = EpochStage::Stale;

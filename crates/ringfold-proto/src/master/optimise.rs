@@ -181,6 +181,13 @@ impl Master {
         if let Some(group) = self.groups.get_mut(&probe.group) {
             group.bandwidth.insert((probe.prober, probe.target), forward);
             group.bandwidth.insert((probe.target, probe.prober), backward);
+            for (from, to, bytes_per_s) in
+                [(probe.prober, probe.target, forward), (probe.target, probe.prober, backward)]
+            {
+                if let Some(bytes_per_s) = bytes_per_s {
+                    group.measured.record_bandwidth(from, to, bytes_per_s);
+                }
+            }
         }
     }
 

@@ -96,7 +96,7 @@ impl Master {
                 let living = epoch.members.iter().map(|m| m.peer).filter(|p| self.roster.is_accepted(*p));
                 let outcome = match &op.failed {
                     Some(cause) => Outcome::Aborted(cause.clone()),
-                    None if op.round.is_complete(living) => Outcome::Committed,
+                    None if op.round.is_complete(living) => Outcome::COMMITTED,
                     None => continue,
                 };
                 decided.push((OpId { epoch: epoch.id, tag: *tag, seq: *seq }, outcome));
@@ -142,6 +142,7 @@ impl Master {
 
     /// Sends the outcome to the whole group, also to peers that have not called, so that `seq` stays equal.
     pub(super) fn decide(&mut self, op: OpId, outcome: Outcome) {
+        let outcome = self.with_newer_network(op, outcome);
         let attributes = self.attributes(op.epoch.group);
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return };
         group.ops.remove(&(op.tag, op.seq));
@@ -198,6 +199,7 @@ impl Master {
             self.end_epoch(op.epoch.group, &Cause::EpochEnded);
             return false;
         }
+        group.plans.note_descriptor(&descriptor);
         let round = group.ops.entry((op.tag, op.seq)).or_insert_with(|| OpRound {
             round: Round::new(now),
             deadline: now + timeout,

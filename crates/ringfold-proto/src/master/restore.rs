@@ -328,7 +328,7 @@ fn decide_epoch_ops(
         let all_done = members.iter().all(|p| done.contains(p));
         let outcome = match seen {
             Some(outcome) => outcome,
-            None if all_done => Outcome::Committed,
+            None if all_done => Outcome::COMMITTED,
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);

@@ -6,8 +6,10 @@ use crate::cause::{Cause, ProtocolViolation};
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
 use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
+use crate::network::Network;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// The operations of a tag in an epoch.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +18,8 @@ pub(super) struct TagRecord {
     pub next: Seq,
     /// Outcomes that another member may have missed: the last committed one, and all after it (R8).
     pub remembered: VecDeque<(Seq, Outcome)>,
+    /// The network that plans are chosen for, if it is not the epoch's.
+    pub network: Option<Arc<Network>>,
 }
 
 /// The last opened epoch.
@@ -101,10 +105,11 @@ impl Peer {
         now: Time,
         epoch: EpochId,
         missing: Vec<MissingPair>,
+        network: Option<Box<Network>>,
         rounds: RoundNumbers,
     ) {
         let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
-        let description = EpochDescription { missing, ..proposal.description };
+        let description = EpochDescription { missing, network, ..proposal.description };
         if !description.is_valid_for(self.id()) {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }

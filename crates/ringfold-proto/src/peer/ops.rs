@@ -8,6 +8,7 @@ use crate::id::{OpId, PeerId, Seq};
 use crate::limits;
 use crate::message::{Ballot, Outcome, ToMaster};
 use crate::time::Time;
+use std::sync::Arc;
 
 impl Peer {
     /// The executor has this peer's result.
@@ -44,9 +45,11 @@ impl Peer {
             return;
         }
         record.next = Seq(op.seq.0.saturating_add(1));
-        if outcome == Outcome::Committed {
+        if let Outcome::Committed { network } = &outcome {
             // All voters of this one know the outcomes before it.
             record.remembered.clear();
+            let valid = network.as_ref().filter(|network| network.is_valid_for(world as usize));
+            record.network = valid.map(|network| Arc::new((**network).clone())).or(record.network.take());
         }
         record.remembered.push_back((op.seq, outcome.clone()));
         if record.remembered.len() > limits::OUTCOMES_REMEMBERED_MAX {
@@ -60,8 +63,8 @@ impl Peer {
             return;
         }
         let (result, action) = match outcome {
-            Outcome::Committed if done => (Ok(world), PeerAction::CommitOp(op)),
-            Outcome::Committed => {
+            Outcome::Committed { .. } if done => (Ok(world), PeerAction::CommitOp(op)),
+            Outcome::Committed { .. } => {
                 return self.end_membership(Failure::master_misbehaved(ProtocolViolation::PrematureCommit));
             }
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
@@ -97,10 +100,12 @@ impl Peer {
                 too_few.push(*id);
                 continue;
             }
-            let seq = open.tags.get(&tag).map_or(Seq(0), |t| t.next);
+            let record = open.tags.get(&tag);
+            let seq = record.map_or(Seq(0), |record| record.next);
+            let network = record.and_then(|record| record.network.clone());
             let op = OpId { epoch, tag, seq };
             reduce.progress = ReduceProgress::Running { op, announce_at };
-            self.actions.push_back(PeerAction::StartOp { op, call: *id, descriptor });
+            self.actions.push_back(PeerAction::StartOp { op, call: *id, descriptor, network });
         }
         for call in too_few {
             self.visible = self.latest;

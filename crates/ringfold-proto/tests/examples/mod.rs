@@ -19,6 +19,7 @@ use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
     Resume, RoundNumbers, ToMaster, ToPeer,
 };
+use ringfold_proto::network::{MeasuredLink, Measurement, Network, Path, Throughput};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
@@ -85,6 +86,10 @@ examples! { to_master_messages: ToMaster {
     "sync-done", ToMaster::SyncDone { .. } => ToMaster::SyncDone { round: 4, complete: true };
     "heartbeat", ToMaster::Heartbeat { .. } => ToMaster::Heartbeat { heard: vec![A, B] };
     "leave", ToMaster::Leave => ToMaster::Leave;
+    "measured", ToMaster::Measured(_) => ToMaster::Measured(Measurement {
+        links: vec![MeasuredLink { peer: B, path: network().paths[1] }],
+        throughput: network().throughput[0],
+    });
 } }
 
 examples! { to_peer_messages: ToPeer {
@@ -103,6 +108,7 @@ examples! { to_peer_messages: ToPeer {
     "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
         epoch: EPOCH,
         missing: vec![MissingPair(Rank(0), Rank(1))],
+        network: Some(Box::new(network())),
         attributes: ATTRIBUTES,
         rounds: ROUNDS,
     };
@@ -233,14 +239,14 @@ examples! { ballots: Ballot {
 } }
 
 examples! { outcomes: Outcome {
-    "committed", Outcome::Committed => Outcome::Committed;
+    "committed", Outcome::Committed { .. } => Outcome::Committed { network: Some(Box::new(network())) };
     "aborted", Outcome::Aborted(_) => Outcome::Aborted(Cause::EpochEnded);
 } }
 
 examples! { progresses: OpProgress {
     "started", OpProgress::Started => OpProgress::Started;
     "done", OpProgress::Done => OpProgress::Done;
-    "decided", OpProgress::Decided(_) => OpProgress::Decided(Outcome::Committed);
+    "decided", OpProgress::Decided(_) => OpProgress::Decided(Outcome::COMMITTED);
 } }
 
 examples! { verdicts: SyncVerdict {
@@ -279,6 +285,7 @@ examples! { algorithms: Algorithm {
     "direct", Algorithm::Direct => Algorithm::Direct;
     "one-shot", Algorithm::OneShot => Algorithm::OneShot;
     "halving", Algorithm::Halving => Algorithm::Halving;
+    "trees", Algorithm::Trees => Algorithm::Trees;
 } }
 
 examples! { quantizations: QuantizationAlgorithm {
@@ -438,6 +445,15 @@ fn descriptor() -> Descriptor {
     }
 }
 
+fn network() -> Network {
+    let path = |round_trip_us, kib_per_s| Path { round_trip_us, kib_per_s };
+    let total = |up_kib_per_s, down_kib_per_s| Throughput { up_kib_per_s, down_kib_per_s };
+    Network {
+        paths: vec![path(0, 0), path(80_000, 24_000), path(80_100, 6000), path(0, 0)],
+        throughput: vec![total(24_000, 6000), total(0, 24_000)],
+    }
+}
+
 fn description() -> EpochDescription {
     let member =
         |peer, name: &str| Member { peer, name: name.into(), host: 1, site: 0, addresses: join().addresses };
@@ -447,6 +463,7 @@ fn description() -> EpochDescription {
         ring: vec![Rank(1), Rank(0)],
         mesh: true,
         missing: vec![MissingPair(Rank(0), Rank(1))],
+        network: Some(Box::new(network())),
         tuning: Tuning {
             chunk_bytes: 65_536,
             window_slots: 8,

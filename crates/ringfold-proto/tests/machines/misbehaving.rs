@@ -45,6 +45,7 @@ fn resume(peer: PeerId) -> Resume {
         ring: vec![Rank(0)],
         mesh: true,
         missing: Vec::new(),
+        network: None,
         tuning: Tuning::default(),
         key: [0; 32],
     };
@@ -96,8 +97,12 @@ fn wrong_numbering_evicts_the_peer() {
 
 #[test]
 fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
-    let mut master =
-        Master::new(MasterConfig { timing: Timing::default(), tuning: Tuning::default(), seed: [1; 32] });
+    let mut master = Master::new(MasterConfig {
+        timing: Timing::default(),
+        tuning: Tuning::default(),
+        appraise: |_, _, _, _| 0,
+        seed: [1; 32],
+    });
     let (now, conn) = (Time(1), ConnId(1));
     master.handle_connected(now, conn, PeerId(7));
     let mut say = |number: u64, message: ToMaster| {
@@ -212,7 +217,7 @@ fn counters_beyond_the_limit_are_rejected_on_return() {
 }
 
 fn decided(seq: Seq) -> OpRecord {
-    OpRecord { tag: Tag(1), seq, descriptor: None, progress: OpProgress::Decided(Outcome::Committed) }
+    OpRecord { tag: Tag(1), seq, descriptor: None, progress: OpProgress::Decided(Outcome::COMMITTED) }
 }
 
 #[test]
@@ -389,12 +394,12 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
     let rounds = RoundNumbers { topology: most, pending: most, optimise: most, sync: most };
     match chance.below(8) {
         0 => ToPeer::Decided { op, outcome: Outcome::Aborted(Cause::EpochEnded), attributes },
-        1 => ToPeer::Decided { op, outcome: Outcome::Committed, attributes },
+        1 => ToPeer::Decided { op, outcome: Outcome::COMMITTED, attributes },
         2 => {
             let (description, ended) = (Box::new(epoch.clone()), Cause::EpochEnded);
             ToPeer::EpochProposed { description, ended, attributes }
         }
-        3 => ToPeer::EpochOpened { epoch: epoch.id, missing: Vec::new(), attributes, rounds },
+        3 => ToPeer::EpochOpened { epoch: epoch.id, missing: Vec::new(), network: None, attributes, rounds },
         4 => ToPeer::Answer {
             call: CallId(chance.below(20)),
             phase: Phase::ALL[chance.below(4) as usize],

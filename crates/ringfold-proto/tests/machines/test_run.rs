@@ -332,8 +332,12 @@ impl TestRun {
     pub fn start_master(&mut self) {
         assert!(self.master.is_none());
         self.incarnations += 1;
-        let config =
-            MasterConfig { timing: self.timing, tuning: Tuning::default(), seed: [self.incarnations; 32] };
+        let config = MasterConfig {
+            timing: self.timing,
+            tuning: Tuning::default(),
+            appraise: |_, _, _, _| 100,
+            seed: [self.incarnations; 32],
+        };
         self.master = Some(Master::new(config));
     }
 

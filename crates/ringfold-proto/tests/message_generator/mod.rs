@@ -16,6 +16,7 @@ use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
     Resume, RoundNumbers, ToMaster, ToPeer,
 };
+use ringfold_proto::network::{MeasuredLink, Measurement, Network, Path, Throughput};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
@@ -28,7 +29,7 @@ pub struct MessageGenerator<'b>(pub &'b [u8]);
 impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
-        let message = match self.below(12) {
+        let message = match self.below(13) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
             2 => ToMaster::Vote {
@@ -53,6 +54,10 @@ impl MessageGenerator<'_> {
             },
             9 => ToMaster::SyncDone { round: self.u64(), complete: self.bool() },
             10 => ToMaster::Heartbeat { heard: self.list(limits::WORLD_MAX, Self::peer) },
+            11 => ToMaster::Measured(Measurement {
+                links: self.list(20, |d| MeasuredLink { peer: d.peer(), path: d.path() }),
+                throughput: self.throughput(),
+            }),
             _ => ToMaster::Leave,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
@@ -77,6 +82,7 @@ impl MessageGenerator<'_> {
             6 => ToPeer::EpochOpened {
                 epoch: self.epoch(),
                 missing: self.list(9, Self::pair),
+                network: self.network(),
                 attributes: self.attributes(),
                 rounds: self.rounds(),
             },
@@ -271,6 +277,7 @@ impl MessageGenerator<'_> {
             ring: self.list(limits::WORLD_MAX, |d| Rank(d.u32() as u16)),
             mesh: self.bool(),
             missing: self.list(9, Self::pair),
+            network: self.network(),
             tuning: Tuning {
                 chunk_bytes: self.u32(),
                 window_slots: self.u32() as u16,
@@ -364,8 +371,30 @@ impl MessageGenerator<'_> {
         WaitingPeer { who: self.named(), call: self.text(300) }
     }
 
+    fn path(&mut self) -> Path {
+        Path { round_trip_us: self.u32(), kib_per_s: self.u32() }
+    }
+
+    fn throughput(&mut self) -> Throughput {
+        Throughput { up_kib_per_s: self.u32(), down_kib_per_s: self.u32() }
+    }
+
+    /// Of any size, also of one that fits no world.
+    fn network(&mut self) -> Option<Box<Network>> {
+        self.maybe(|d| {
+            Box::new(Network {
+                paths: d.list(limits::MESH_WORLD_MAX * limits::MESH_WORLD_MAX, Self::path),
+                throughput: d.list(limits::MESH_WORLD_MAX, Self::throughput),
+            })
+        })
+    }
+
     fn outcome(&mut self) -> Outcome {
-        if self.bool() { Outcome::Committed } else { Outcome::Aborted(self.cause()) }
+        if self.bool() {
+            Outcome::Committed { network: self.network() }
+        } else {
+            Outcome::Aborted(self.cause())
+        }
     }
 
     fn cause(&mut self) -> Cause {

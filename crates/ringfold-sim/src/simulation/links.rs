@@ -3,7 +3,9 @@
 use super::{ConnKind, SimEvent, Simulation};
 use crate::medium::Outgoing;
 use crate::network::Node;
+use ringfold_proto::descriptor::mix;
 use ringfold_proto::id::{ConnId, EpochId, PeerId};
+use ringfold_proto::network::{MeasuredLink, Measurement, Path, Throughput};
 use ringfold_proto::time::Time;
 use std::time::Duration;
 
@@ -67,9 +69,27 @@ impl Simulation {
             let state = &mut self.peers[end];
             state.links.insert(far, conn);
             state.executor.handle_link_up(self.now, far);
-            state.machine.handle_link_up(far);
+            self.report_links(end);
+            self.peers[end].machine.handle_link_up(far);
         }
         self.pump(other);
+    }
+
+    /// A peer reports its links, each time with other numbers.
+    pub(super) fn report_links(&mut self, peer: usize) {
+        if !self.scenario.measures {
+            return;
+        }
+        let state = &mut self.peers[peer];
+        state.reports += 1;
+        let seed = mix(mix(self.scenario.seed, peer as u64), state.reports);
+        let path = |other: &PeerId| {
+            let random = mix(seed, other.0 as u64);
+            Path { round_trip_us: 100 << (random % 11), kib_per_s: 1000 << (random >> 8 & 7) }
+        };
+        let links =
+            state.links.keys().map(|other| MeasuredLink { peer: *other, path: path(other) }).collect();
+        state.machine.handle_measured(Measurement { links, throughput: Throughput::default() });
     }
 
     pub(super) fn unlink(&mut self, peer: usize, other: PeerId) {

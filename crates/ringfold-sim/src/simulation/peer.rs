@@ -21,6 +21,7 @@ use ringfold_proto::epoch::{Attributes, EpochDescription};
 use ringfold_proto::id::{CallId, ConnId, EpochId, GroupId, OpId, PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::{Answer, Join, Phase, ToPeer};
+use ringfold_proto::network::Network;
 use ringfold_proto::peer::{Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::Assignment;
 use ringfold_proto::time::Time;
@@ -39,6 +40,8 @@ pub(super) struct SimPeer {
     pub program: Program,
     pub control: Option<ConnId>,
     pub links: BTreeMap<PeerId, ConnId>,
+    /// How often it has reported measurements.
+    pub(super) reports: u64,
     /// What waits to be sent to each peer.
     pub send_queues: BTreeMap<PeerId, VecDeque<Outgoing>>,
     /// The links that the machine wants.
@@ -94,6 +97,7 @@ impl Simulation {
             program,
             control: None,
             links: BTreeMap::new(),
+            reports: 0,
             send_queues: BTreeMap::new(),
             wanted_links: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -302,7 +306,8 @@ impl Simulation {
         match event {
             ExecutorEvent::Done { op, .. } => machine.handle_op_done(op),
             ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => {
-                machine.handle_op_released(op)
+                machine.handle_op_released(op);
+                self.report_links(peer);
             }
             ExecutorEvent::Mismatch { op, peer: from } => machine.handle_op_mismatch(op, from),
             ExecutorEvent::LinkLost { .. } => {}
@@ -337,7 +342,9 @@ impl Simulation {
             }
             PeerAction::OpenEpoch(description) => self.open_epoch(peer, &description),
             PeerAction::CloseEpoch(epoch) => self.peers[peer].executor.close_epoch(epoch),
-            PeerAction::StartOp { op, call, descriptor } => self.start_op(peer, op, call, descriptor),
+            PeerAction::StartOp { op, call, descriptor, network } => {
+                self.start_op(peer, op, call, descriptor, network.as_deref());
+            }
             PeerAction::CommitOp(op) => {
                 let world = self.attributes_at(peer);
                 self.oracle.op_committed(self.now, op, peer, world);
@@ -384,7 +391,14 @@ impl Simulation {
         }
     }
 
-    fn start_op(&mut self, peer: usize, op: OpId, call: CallId, descriptor: Descriptor) {
+    fn start_op(
+        &mut self,
+        peer: usize,
+        op: OpId,
+        call: CallId,
+        descriptor: Descriptor,
+        network: Option<&Network>,
+    ) {
         let now = self.now;
         let state = &mut self.peers[peer];
         let Some(PendingCall::Reduce { buffer, op: slot, .. }) = state.pending.get_mut(&call) else { return };
@@ -394,7 +408,9 @@ impl Simulation {
             return self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
         };
         let members = membership.members.iter().filter_map(|m| self.by_id.get(m)).copied().collect();
-        let (me, shape, tuning) = (membership.me, &membership.shape, &membership.tuning);
+        let (me, tuning) = (membership.me, &membership.tuning);
+        let adapted = network.map(|network| membership.shape.clone().with_network(Some(network)));
+        let shape = adapted.as_ref().unwrap_or(&membership.shape);
         let plan = match choice::plan(&descriptor, &Layout::Even, me, shape, tuning) {
             Ok(plan) => plan,
             Err(error) => {

@@ -156,6 +156,7 @@ fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result
         members,
         mesh: true,
         missing: Vec::new(),
+        network: None,
         tuning: local.tuning.for_round_trip(longest).bounded(),
         key: random::bytes().map_err(system)?,
     })

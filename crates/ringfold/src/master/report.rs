@@ -22,6 +22,7 @@ pub(super) fn report(event: &Event) {
         | Event::Returned(_)
         | Event::RestoreEnded(_)
         | Event::RunEnded(..)
+        | Event::Replanned(..)
         | Event::EpochKept(_)
         | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{text}"),
         Event::EpochProposed(..)

@@ -23,7 +23,7 @@ impl Path {
     fn new(rate: f64, delay: Duration) -> Self {
         let began = Instant::now();
         let queue = Duration::from_millis(100);
-        let model = Model::new(began, PACKET as u16);
+        let model = Model::new(began, PACKET as u16, Arc::default());
         Self { model, began, rate, delay, queue, loss_interval: 0, sent: 0, overflowed: 0, application: None }
     }
 
