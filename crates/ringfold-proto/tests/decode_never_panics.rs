@@ -377,7 +377,8 @@ fn entry() -> StateEntry {
 #[test]
 fn a_message_beyond_its_limits_is_not_encoded() {
     let heard = vec![PeerId(0); limits::WORLD_MAX + 1];
-    let message = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
+    let message =
+        Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard, ended: Vec::new() } };
     let mut out = b"kept".to_vec();
     assert!(matches!(encode_control_into(&message, &mut out), Err(FrameError::Limit(_))));
 

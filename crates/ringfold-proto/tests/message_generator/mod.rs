@@ -52,7 +52,10 @@ impl MessageGenerator<'_> {
                 backward: self.maybe(Self::u64),
             },
             9 => ToMaster::SyncDone { round: self.u64(), complete: self.bool() },
-            10 => ToMaster::Heartbeat { heard: self.list(limits::WORLD_MAX, Self::peer) },
+            10 => ToMaster::Heartbeat {
+                heard: self.list(limits::WORLD_MAX, Self::peer),
+                ended: self.list(limits::WORLD_MAX, Self::peer),
+            },
             _ => ToMaster::Leave,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
