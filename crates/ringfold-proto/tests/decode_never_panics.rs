@@ -301,10 +301,10 @@ fn recorded_hostile_frames_are_rejected() {
     }
 }
 
-/// A control frame whose body is `front`, then `element` as often as it fits.
+/// A control frame whose body is `front`, then `element` as often as it fits, then an empty list.
 fn stuffed(front: &[u8], element: &[u8], count: usize) -> Vec<u8> {
     let count_bytes = postcard::to_allocvec(&count).expect("numbers can be encoded");
-    let body = [front, &count_bytes, &element.repeat(count)].concat();
+    let body = [front, &count_bytes, &element.repeat(count), &[0]].concat();
     [&(body.len() as u32).to_le_bytes(), &body[..]].concat()
 }
 

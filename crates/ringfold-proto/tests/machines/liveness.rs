@@ -144,9 +144,10 @@ fn a_link_that_is_down_for_a_while_evicts_nobody() {
         run.advance_time(ms(10));
         run.cut(ann, bob);
         assert!(matches!(run.abort_cause(ann, call), Cause::LinkLost { .. }));
+        run.advance_time(secs(1));
         // The next one waits for the link.
         let calls = run.reduce_all(&[ann, bob], 1);
-        run.advance_time(secs(12));
+        run.advance_time(secs(11));
         run.mend(ann, bob);
         run.advance_time(secs(1));
         [ann, bob].into_iter().for_each(|who| run.done(who, 1));
