@@ -73,7 +73,7 @@ fn a_pending_peer_that_falls_silent_is_evicted() {
     run.advance_time(secs(5));
     let call = run.ask_pending(ann);
     run.settle();
-    assert_eq!(run.result(ann, call), Some(&Ok(ringfold_proto::peer::Completion::Pending(false))));
+    assert_eq!(run.result(ann, call), Some(&Ok(Completion::Pending(false))));
 }
 
 #[test]
