@@ -29,6 +29,7 @@ impl TimingPreset {
             Self::Short => Timing {
                 heartbeat: Duration::from_millis(100),
                 silence_max: Duration::from_secs(1),
+                suspect_max: Duration::from_millis(500),
                 master_silence_max: Duration::from_secs(2),
                 master_return_max: Duration::from_secs(15),
                 redial: Duration::from_millis(50),

@@ -21,7 +21,7 @@ use crate::shared_state::{SyncOffer, SyncVerdict};
 /// use ringfold_proto::message::{Numbered, ToMaster};
 ///
 /// let heard = vec![PeerId(1); 5000];
-/// let beat = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
+/// let beat = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard, ended: vec![] } };
 /// assert_eq!(beat.check().unwrap_err().to_string(), "5000 peers exceed the limit of 1024");
 /// ```
 pub trait Bounded {
@@ -63,7 +63,10 @@ impl Bounded for Numbered<ToMaster> {
             }
             ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
             ToMaster::Measured(measured) => check_peers(&measured.links),
-            ToMaster::Heartbeat { heard } => check_peers(heard),
+            ToMaster::Heartbeat { heard, ended } => {
+                check_peers(heard)?;
+                check_peers(ended)
+            }
             ToMaster::LinkTrouble { .. }
             | ToMaster::Probed { .. }
             | ToMaster::SyncDone { .. }

@@ -13,6 +13,8 @@ pub enum Event {
     JoinRejected(PeerName, JoinRejection),
     Accepted(PeerName, GroupId),
     Departed(PeerName, Departure),
+    /// Its connection ended. It may be dead, or resume.
+    Suspected(PeerName),
     Reconnected(PeerName),
     /// An epoch was proposed, with this ring.
     EpochProposed(EpochId, Vec<PeerName>),
@@ -60,6 +62,7 @@ impl fmt::Display for Event {
             Self::JoinRejected(who, why) => write!(f, "rejected {who}: {why}"),
             Self::Accepted(who, group) => write!(f, "{who} is accepted into {group}"),
             Self::Departed(who, how) => write!(f, "{who} {how}"),
+            Self::Suspected(who) => write!(f, "the connection of {who} ended: it may resume"),
             Self::Reconnected(who) => write!(f, "{who} reconnected"),
             Self::EpochProposed(epoch, ring) => write!(f, "{epoch} is proposed, ring {}", names(ring)),
             Self::EpochOpened(epoch, missing) => {

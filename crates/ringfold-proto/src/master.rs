@@ -20,6 +20,7 @@ mod reduce;
 mod rejected_state;
 mod restore;
 mod roster;
+mod suspicion;
 mod sync;
 mod wait_warning;
 
@@ -120,6 +121,8 @@ pub struct Master {
     /// Round-trip times, by connection.
     round_trips: BTreeMap<ConnId, Duration>,
     next_heartbeat: Time,
+    /// Peers without a connection, since when.
+    suspects: BTreeMap<PeerId, Time>,
     /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
@@ -149,6 +152,7 @@ impl Master {
             last_number: 0,
             round_trips: BTreeMap::new(),
             next_heartbeat: Time::ZERO,
+            suspects: BTreeMap::new(),
             lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
@@ -200,8 +204,18 @@ impl Master {
         }
     }
 
-    /// Handles the end of a connection.
+    /// Handles the end of a connection. Its peer is a suspect until it resumes, or is found dead (P10).
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
+        self.started.get_or_insert(now);
+        self.round_trips.remove(&conn);
+        if let Some(peer) = self.roster.disconnect(conn) {
+            self.suspect(now, peer);
+        }
+        self.advance(now);
+    }
+
+    /// Handles a connection that the driver closed because of its peer, which is evicted.
+    pub fn handle_closed(&mut self, now: Time, conn: ConnId) {
         self.started.get_or_insert(now);
         self.round_trips.remove(&conn);
         if let Some(peer) = self.roster.disconnect(conn) {
@@ -244,6 +258,7 @@ impl Master {
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
+            self.suspicion_timeout(),
             self.wait_warning_timeout(),
             self.optimising.as_ref().and_then(Optimisation::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
@@ -286,7 +301,7 @@ impl Master {
             }
             ToMaster::Measured(measurement) => self.handle_measured(now, peer, measurement),
             ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
-            ToMaster::Heartbeat { heard } => self.handle_heartbeat(now, heard),
+            ToMaster::Heartbeat { heard, ended } => self.handle_heartbeat(now, peer, heard, ended),
             ToMaster::Leave => self.remove(peer, Departure::Left),
         }
     }
@@ -296,6 +311,7 @@ impl Master {
     fn advance(&mut self, now: Time) {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
             let moved = self.evict_lagging()
+                || self.advance_suspects(now)
                 || self.advance_restoration(now)
                 || self.advance_rejected()
                 || self.advance_contradictions()

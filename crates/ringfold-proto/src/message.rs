@@ -131,7 +131,7 @@ pub struct EpochRecord {
     pub ops: Vec<OpRecord>,
 }
 
-/// A member returns to a restarted master, or on a new connection (R8).
+/// A registered peer returns to a restarted master, or on a new connection (R8).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resume {
     pub join: Join,
@@ -143,7 +143,7 @@ pub struct Resume {
     pub received: u64,
     /// Its seniority among all peers that ever joined.
     pub seniority: u64,
-    /// The open epoch, and the proposed one if any.
+    /// The open epoch if the peer was accepted, and the proposed one if any.
     pub epochs: Vec<EpochRecord>,
     pub rounds: RoundNumbers,
     pub last_pending: bool,
@@ -223,8 +223,9 @@ pub enum ToMaster {
     Probed { probe: u64, forward: Option<u64>, backward: Option<u64> },
     /// The fetches of a sync have ended; whether the elected content is complete here.
     SyncDone { round: u64, complete: bool },
-    /// The peer is alive, and heard from these neighbours since its last heartbeat (R9).
-    Heartbeat { heard: Vec<PeerId> },
+    /// The peer is alive, and heard from these neighbours since its last heartbeat (R9). Its links with the peers in
+    /// `ended` broke, and are not up again.
+    Heartbeat { heard: Vec<PeerId>, ended: Vec<PeerId> },
     /// The peer leaves.
     Leave,
     /// What this peer has measured on its links.

@@ -127,10 +127,14 @@ pub struct Peer {
     /// Connections to a silent master. They are closed after reconnecting: a master that was only delayed would take
     /// their end for the end of this peer.
     stale: Vec<ConnId>,
+    /// When the last connection to the master was made.
+    connected_at: Time,
     /// When the master was lost, until it is back.
     master_lost_since: Option<Time>,
     next_heartbeat: Time,
     heard_peers: BTreeSet<PeerId>,
+    /// Peers whose links broke and are not up again.
+    ended_links: BTreeSet<PeerId>,
     open: Option<OpenEpoch>,
     proposal: Option<ProposedEpoch>,
     links: BTreeMap<PeerId, LinkState>,
@@ -161,9 +165,11 @@ impl Peer {
             previous: None,
             seniority: 0,
             stale: Vec::new(),
+            connected_at: Time::ZERO,
             master_lost_since: None,
             next_heartbeat: Time::ZERO,
             heard_peers: BTreeSet::new(),
+            ended_links: BTreeSet::new(),
             open: None,
             proposal: None,
             links: BTreeMap::new(),

@@ -9,13 +9,17 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// A peer is evicted if neither the master nor a neighbour received a byte from it for this long (R9).
     pub silence_max: Duration,
+    /// How long a peer whose connection to the master ended may take to resume if no neighbour can tell whether it lives.
+    /// If a neighbour hears it, it has [`Timing::restore_grace`].
+    pub suspect_max: Duration,
     /// A peer treats its master as lost after this long without a byte.
     pub master_silence_max: Duration,
     /// How long a peer dials a lost master before it gives up.
     pub master_return_max: Duration,
     /// The pause between two attempts to dial the master.
     pub redial: Duration,
-    /// How long a restarted master waits for members after the first has returned (R8).
+    /// How long a restarted master waits for members after the first has returned (R8), and a master for a member whose
+    /// connection ended while its neighbours hear it.
     pub restore_grace: Duration,
     /// How long after its start a master accepts members of an earlier incarnation.
     pub restore_window: Duration,
@@ -55,6 +59,7 @@ impl Default for Timing {
         Self {
             heartbeat: Duration::from_millis(500),
             silence_max: Duration::from_millis(2_500),
+            suspect_max: Duration::from_secs(1),
             master_silence_max: Duration::from_secs(6),
             master_return_max: Duration::from_secs(60),
             redial: Duration::from_millis(200),

@@ -301,10 +301,10 @@ fn recorded_hostile_frames_are_rejected() {
     }
 }
 
-/// A control frame whose body is `front`, then `element` as often as it fits.
-fn stuffed(front: &[u8], element: &[u8], count: usize) -> Vec<u8> {
+/// A control frame whose body is `front`, then a list of `element`, then `back`.
+fn stuffed(front: &[u8], element: &[u8], count: usize, back: &[u8]) -> Vec<u8> {
     let count_bytes = postcard::to_allocvec(&count).expect("numbers can be encoded");
-    let body = [front, &count_bytes, &element.repeat(count)].concat();
+    let body = [front, &count_bytes, &element.repeat(count), back].concat();
     [&(body.len() as u32).to_le_bytes(), &body[..]].concat()
 }
 
@@ -313,11 +313,11 @@ fn the_largest_frames_decode_within_the_bound() {
     let room = limits::CONTROL_BYTES_MAX - 64;
     let cases = [
         // Heartbeats: one byte becomes a peer id of 16 bytes. The second is the most that the budget allows.
-        stuffed(&[1, 0, 9], &[0], room),
-        stuffed(&[1, 0, 9], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16),
+        stuffed(&[1, 0, 9], &[0], room, &[0]),
+        stuffed(&[1, 0, 9], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16, &[0]),
         // A sync: five bytes become an entry.
-        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], room / 5),
-        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], 400_000),
+        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], room / 5, &[]),
+        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], 400_000, &[]),
     ];
     for case in &cases {
         for piece in [usize::MAX, 65_536] {
@@ -377,7 +377,8 @@ fn entry() -> StateEntry {
 #[test]
 fn a_message_beyond_its_limits_is_not_encoded() {
     let heard = vec![PeerId(0); limits::WORLD_MAX + 1];
-    let message = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
+    let message =
+        Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard, ended: Vec::new() } };
     let mut out = b"kept".to_vec();
     assert!(matches!(encode_control_into(&message, &mut out), Err(FrameError::Limit(_))));
 

@@ -6,6 +6,7 @@ mod liveness;
 mod misbehaving;
 mod optimising;
 mod reducing;
+mod resetting;
 mod restarting;
 mod sharing_state;
 mod test_run;

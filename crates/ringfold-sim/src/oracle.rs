@@ -50,6 +50,8 @@ pub enum Guarantee {
     WorldSizesAgree,
     /// No call fails because a peer whose state was rejected makes no calls.
     RejectedPeersDoNotBlock,
+    /// A member that lives and whose links work is not evicted when its connection to the master is reset.
+    ResetsEvictNobody,
 }
 
 /// How an operation ended on a peer.

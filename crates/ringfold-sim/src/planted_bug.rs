@@ -26,4 +26,6 @@ pub enum PlantedBug {
     StaleWorld,
     /// A heartbeat counts as a call of its sender.
     HeartbeatIsCall,
+    /// The master evicts a peer as soon as its connection ends.
+    EvictOnReset,
 }

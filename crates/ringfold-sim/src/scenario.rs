@@ -31,6 +31,10 @@ pub enum Fault {
     ResetLink,
     /// A peer's connection to the master is reset.
     ResetControl,
+    /// All connections of a peer are reset: to the master and to other peers.
+    ResetPeer,
+    /// The connections of all peers to the master are reset.
+    ResetControls,
     /// The master dies, and restarts after this time.
     KillMaster(Duration),
 }
@@ -96,7 +100,14 @@ impl Scenario {
             if large { random.between(4, 9) } else { 1 + random.between(0, 6).min(random.between(1, 12)) };
         let starters = (0..world).map(|_| random.between(0, u64::from(groups)) as u32).collect();
         let calm_at = Time(random.between(1, 9) * 1_000_000_000);
-        let faults = faults(&mut random, groups, calm_at);
+        let mut faults = faults(&mut random, groups, calm_at);
+        // By the number of the seed, so that older seeds keep their meaning.
+        match seed % 16 {
+            6 => faults = resets(seed, calm_at),
+            2 | 10 | 14 => faults.extend(resets(seed, calm_at)),
+            _ => {}
+        }
+        faults.sort_by_key(|(at, _)| *at);
         Self {
             seed,
             starters,
@@ -124,6 +135,7 @@ fn timing() -> Timing {
     Timing {
         heartbeat: MS(100),
         silence_max: MS(600),
+        suspect_max: MS(250),
         master_silence_max: MS(1_000),
         master_return_max: MS(8_000),
         redial: MS(40),
@@ -184,6 +196,24 @@ fn program_config(random: &mut RandomStream) -> ProgramConfig {
         deviations_per_mille: if random.with_probability(250) { random.between(1, 60) } else { 0 },
         other_layouts_per_mille: 0,
     }
+}
+
+/// Resets of control connections in all phases, some with the links of the peer.
+fn resets(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
+    let mut random = RandomStream::new(seed, "resets");
+    let count = random.between(1, 4 + calm_at.0 / 200_000_000);
+    let reset = |_| {
+        let at = Time(random.between(0, calm_at.0));
+        let fault = match random.between(0, 8) {
+            0 => Fault::ResetPeer,
+            1 | 2 => Fault::ResetControls,
+            3 => Fault::Join(0),
+            4 => Fault::Kill,
+            _ => Fault::ResetControl,
+        };
+        (at, fault)
+    };
+    (0..count).map(reset).collect()
 }
 
 fn faults(random: &mut RandomStream, groups: u32, calm_at: Time) -> Vec<(Time, Fault)> {

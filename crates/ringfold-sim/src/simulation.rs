@@ -107,6 +107,8 @@ pub struct Simulation {
     votes: BTreeMap<OpId, BTreeSet<ConnId>>,
     /// The incarnation of the master that answered a sync.
     sync_incarnations: BTreeMap<(Option<Node>, CallId), u64>,
+    /// Until when a fault of links or processes may have effects.
+    disturbed_until: Time,
     calm: bool,
     log_lines: Option<Vec<String>>,
     steps: u64,
@@ -147,6 +149,7 @@ impl Simulation {
             contributions: 0,
             votes: BTreeMap::new(),
             sync_incarnations: BTreeMap::new(),
+            disturbed_until: Time::ZERO,
             calm: false,
             log_lines: logs.then(Vec::new),
             steps: 0,

@@ -35,4 +35,5 @@ found! {
     a_credit_pool_that_operations_share_is_found: ShareCreditPool by RunRecovers | NoFalseAccusation;
     world_sizes_that_go_stale_are_found: StaleWorld by WorldSizesAgree;
     a_rejected_peer_that_others_wait_for_is_found: HeartbeatIsCall by RejectedPeersDoNotBlock;
+    a_peer_that_is_evicted_for_a_reset_is_found: EvictOnReset by ResetsEvictNobody;
 }

@@ -431,7 +431,11 @@ fn a_flooding_peer_does_not_starve_the_others() {
     let (_master, address) = running(local());
     let mut member = Client::join_first(address);
     let mut flooder = Client::join(address);
-    let beat = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard: Vec::new() } };
+    let beat = Numbered {
+        number: 0,
+        acknowledged: 0,
+        message: ToMaster::Heartbeat { heard: Vec::new(), ended: Vec::new() },
+    };
     let many = encode_control(&beat).unwrap().repeat(20_000);
     flooder.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     let end = Instant::now() + Duration::from_secs(2);

@@ -313,7 +313,8 @@ impl HostState {
     fn lets_out(&mut self, now: Nanos, packet: &[u8]) -> bool {
         let (Some(firewall), Some(flow)) = (self.firewall, flow(packet)) else { return true };
         if self.flows.len() >= FLOWS_MAX {
-            self.flows.retain(|_, seen| now - *seen <= firewall.forgets_after.as_nanos() as Nanos);
+            self.flows
+                .retain(|_, seen| now.saturating_sub(*seen) <= firewall.forgets_after.as_nanos() as Nanos);
         }
         // A connection that was forgotten would get another port at the NAT, which the other end does not know.
         let is_known = self.knows(now, flow, firewall) || !flow.is_tcp() || begins_connection(packet);
@@ -337,7 +338,9 @@ impl HostState {
     }
 
     fn knows(&self, now: Nanos, flow: Flow, firewall: Firewall) -> bool {
-        self.flows.get(&flow).is_some_and(|seen| now - seen <= firewall.forgets_after.as_nanos() as Nanos)
+        self.flows
+            .get(&flow)
+            .is_some_and(|seen| now.saturating_sub(*seen) <= firewall.forgets_after.as_nanos() as Nanos)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::message::{Answer, Join, Numbered, Phase, ToPeer};
 use crate::session::Session;
 use crate::time::Time;
+use std::collections::BTreeMap;
 
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
@@ -32,6 +33,8 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: None,
+            had_epoch: false,
+            links: BTreeMap::new(),
             rejected: None,
         };
         let seniority = record.seniority;
@@ -40,12 +43,15 @@ impl Master {
         self.notify(Event::Registered(self.peer_name(peer)));
     }
 
-    /// Rejects a connection with a reason.
+    /// Rejects a connection with a reason. If it is the connection of a member, that is evicted.
     pub(super) fn reject_join(&mut self, conn: ConnId, why: JoinRejection) {
         let message = ToPeer::Removed { reason: Removal::Rejected(why) };
         let message = Box::new(Numbered { number: 0, acknowledged: 0, message });
         self.actions.push_back(MasterAction::Send { conn, message });
         self.actions.push_back(MasterAction::Close { conn });
+        if let Some(peer) = self.roster.disconnect(conn) {
+            self.remove(peer, Departure::ConnectionLost);
+        }
     }
 
     /// Admits pending peers if there are no members yet, or when all members have voted. Answers the votes when every
@@ -73,7 +79,9 @@ impl Master {
 
     fn admit(&mut self, now: Time) -> bool {
         let free = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
-        let pending: Vec<_> = self.roster.pending().take(free).collect();
+        // The others would wait for a suspect. It is admitted after it has resumed.
+        let pending = self.roster.pending().filter(|p| !self.suspects.contains_key(p));
+        let pending: Vec<_> = pending.take(free).collect();
         for peer in &pending {
             let Some(record) = self.roster.get_mut(*peer) else { continue };
             record.status = PeerStatus::Accepted;

@@ -22,7 +22,14 @@ impl Master {
         {
             let members = description.members.iter().map(|m| m.peer).filter(|p| *p != peer);
             let others: BTreeSet<_> = members.collect();
-            round.vote(peer, unreachable.into_iter().filter(|p| others.contains(p)).collect());
+            let unreachable: BTreeSet<_> = unreachable.into_iter().filter(|p| others.contains(p)).collect();
+            let rank = description.rank_of(peer).unwrap_or_default();
+            let neighbours = description.neighbours(rank).into_iter().map(|m| m.peer);
+            let linked: Vec<_> = neighbours.filter(|p| !unreachable.contains(p)).collect();
+            round.vote(peer, unreachable);
+            if let Some(record) = self.roster.get_mut(peer) {
+                linked.into_iter().for_each(|other| _ = record.links.entry(other).or_insert(true));
+            }
         }
     }
 
@@ -73,7 +80,7 @@ impl Master {
     pub fn handle_tour(&mut self, now: Time, request: u64, answer: TourSolution) {
         let asked = |g: &Group| matches!(g.stage, EpochStage::Solving { request: r, .. } if r == request);
         if let Some(id) = self.groups.iter().find(|(_, g)| asked(g)).map(|(id, _)| *id) {
-            self.apply_tour(id, answer);
+            self.apply_tour(now, id, answer);
         } else {
             self.apply_better_tour(request, answer.order);
         }
@@ -221,11 +228,17 @@ impl Master {
         TourRequest { id: number, nodes, bandwidth, unreachable }
     }
 
-    fn apply_tour(&mut self, id: GroupId, answer: TourSolution) {
-        for peer in &answer.left_out {
-            if self.roster.group_of(*peer) == Some(id) {
-                self.remove(*peer, Departure::Unreachable);
-            }
+    fn apply_tour(&mut self, now: Time, id: GroupId, answer: TourSolution) {
+        let left_out = answer.left_out.iter().filter(|p| self.roster.group_of(**p) == Some(id));
+        let (old, new): (Vec<PeerId>, Vec<PeerId>) =
+            left_out.partition(|p| self.roster.get(**p).is_some_and(|r| r.had_epoch));
+        let waits = !old.is_empty() && !self.is_ring_overdue(now, id);
+        let evicted = if waits { new } else { [old, new].concat() };
+        for peer in &evicted {
+            self.remove(*peer, Departure::Unreachable);
+        }
+        if waits {
+            return self.try_links_later(now, id);
         }
         let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -237,6 +250,26 @@ impl Master {
         }
         group.stage = EpochStage::Stale;
         self.notify(Event::TourFound(id, whole));
+    }
+
+    /// No ring is left: whether it was so for too long. A link between two members that have worked together may be down
+    /// for a while.
+    fn is_ring_overdue(&mut self, now: Time, id: GroupId) -> bool {
+        let wait_max = self.config.timing.establish_max;
+        let Some(group) = self.groups.get_mut(&id) else { return true };
+        let earlier = group.no_ring.filter(|(_, last)| *last + wait_max > now);
+        let since = earlier.map_or(now, |(since, _)| since);
+        group.no_ring = Some((since, now));
+        since + wait_max <= now
+    }
+
+    /// Proposes an epoch with all edges after a pause.
+    fn try_links_later(&mut self, now: Time, id: GroupId) {
+        let (request, deadline) = (self.next_number(), now + self.config.timing.heartbeat);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.stage = EpochStage::Solving { request, deadline };
+        }
+        self.notify(Event::TourFound(id, false));
     }
 
     /// All members have reported: opens the epoch, or rebuilds the ring if one of its edges failed.
@@ -285,6 +318,9 @@ impl Master {
             group.decided.clear();
             group.plans = Default::default();
             group.ended = None;
+            for member in &description.members {
+                self.roster.peers.entry(member.peer).and_modify(|record| record.had_epoch = true);
+            }
             group.stage = EpochStage::Open { description };
         }
     }

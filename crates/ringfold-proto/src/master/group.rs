@@ -39,6 +39,8 @@ pub(super) struct Group {
     pub decided: BTreeMap<Tag, Seq>,
     /// Pairs whose link failed, and until when they are not used.
     pub distrusted: BTreeMap<(PeerId, PeerId), Time>,
+    /// No ring through all members is left: since when, and when that was found last. `None` after a committed operation.
+    pub no_ring: Option<(Time, Time)>,
     /// Bytes per second from one peer to another; `None` if the probe failed.
     pub bandwidth: BTreeMap<(PeerId, PeerId), Option<u64>>,
     /// What members have measured.

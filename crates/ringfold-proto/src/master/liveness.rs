@@ -10,12 +10,19 @@ use crate::time::Time;
 const ISOLATION_FACTOR: u32 = 3;
 
 impl Master {
-    pub(super) fn handle_heartbeat(&mut self, now: Time, heard: Vec<PeerId>) {
-        for peer in heard {
-            if let Some(record) = self.roster.get_mut(peer) {
+    pub(super) fn handle_heartbeat(
+        &mut self,
+        now: Time,
+        from: PeerId,
+        heard: Vec<PeerId>,
+        ended: Vec<PeerId>,
+    ) {
+        for peer in &heard {
+            if let Some(record) = self.roster.get_mut(*peer) {
                 record.heard_at = record.heard_at.max(now);
             }
         }
+        self.note_links(from, &heard, &ended);
     }
 
     pub(super) fn send_heartbeats(&mut self, now: Time) {

@@ -148,6 +148,9 @@ impl Master {
         group.ops.remove(&(op.tag, op.seq));
         let next = group.decided.entry(op.tag).or_default();
         *next = (*next).max(Seq(op.seq.0 + 1));
+        if outcome == Outcome::Committed {
+            group.no_ring = None;
+        }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
         self.notify(Event::OpDecided(op, outcome.clone()));
         for peer in members.unwrap_or_default() {

@@ -27,13 +27,18 @@ pub(super) struct Restoration {
 }
 
 impl Master {
-    /// A member returns: on another connection, or from an earlier incarnation.
+    /// A peer returns: on another connection, or from an earlier incarnation.
     pub(super) fn handle_resume(&mut self, now: Time, conn: ConnId, peer: PeerId, resume: Resume) {
+        let is_known = resume.incarnation == self.incarnation && self.roster.get(peer).is_some();
+        if is_known {
+            return self.rebind(now, conn, peer, Some(resume.received));
+        }
+        if !resume.epochs.iter().any(|r| r.opened) {
+            // It was registered and not accepted: nothing of it has to be restored.
+            return self.handle_join(now, conn, peer, resume.join);
+        }
         if resume.incarnation == self.incarnation {
-            return match self.roster.get(peer).is_some() {
-                true => self.rebind(now, conn, peer, Some(resume.received)),
-                false => self.reject_join(conn, JoinRejection::WasRemoved),
-            };
+            return self.reject_join(conn, JoinRejection::WasRemoved);
         }
         let repeats_all =
             |r: &PeerRecord| r.status == PeerStatus::Accepted && r.session.is_all_unacknowledged();
@@ -46,7 +51,7 @@ impl Master {
         }
         let sound =
             |r: &EpochRecord| r.description.is_valid_for(peer) && r.description.id.group == resume.join.group;
-        if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
+        if !resume.epochs.iter().all(sound) {
             return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Epoch));
         }
         if !is_plausible(&resume) {
@@ -72,8 +77,11 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
+            had_epoch: true,
+            links: BTreeMap::new(),
             rejected: None,
         });
+        self.suspects.remove(&peer);
         self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
@@ -110,6 +118,7 @@ impl Master {
     /// Continues a session on another connection, and repeats the messages after `received`. `None` repeats all, for a
     /// member that returned and lost its connection before it heard that the run continues.
     fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: Option<u64>) {
+        self.suspects.remove(&peer);
         let Some(record) = self.roster.get_mut(peer) else { return };
         let old = record.conn.replace(conn).filter(|old| *old != conn);
         record.heard_at = now;

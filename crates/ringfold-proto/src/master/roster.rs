@@ -34,6 +34,10 @@ pub(super) struct PeerRecord {
     pub outdated_before: u64,
     /// The revision of the last sync that the peer completed.
     pub synced: Option<Revision>,
+    /// Whether it was a member of an open epoch.
+    pub had_epoch: bool,
+    /// Whether its links are up, as far as it reported them.
+    pub links: BTreeMap<PeerId, bool>,
     /// Set if its shared state was rejected, until its next call.
     pub rejected: Option<RejectedState>,
 }

@@ -78,6 +78,7 @@ impl Peer {
             self.links.remove(&peer);
             self.actions.push_back(PeerAction::Unlink(peer));
         }
+        self.ended_links.retain(|p| wanted.contains(p));
         let mut waiting = BTreeSet::new();
         for member in neighbours {
             let peer = member.peer;
@@ -142,6 +143,10 @@ impl Peer {
             return self.actions.push_back(PeerAction::Unlink(peer));
         };
         let reconnected = matches!(core::mem::replace(state, LinkState::Up), LinkState::Reconnecting { .. });
+        if self.ended_links.remove(&peer) {
+            self.heard_peers.insert(peer);
+            self.report_links();
+        }
         if reconnected {
             self.fail_running_ops(peer);
         }
@@ -170,7 +175,13 @@ impl Peer {
 
     /// The link with this peer broke: requests it again. If the peer is dead, the master evicts it first.
     pub fn handle_link_lost(&mut self, now: Time, peer: PeerId) {
-        if self.links.get(&peer) != Some(&LinkState::Up) {
+        let state = self.links.get(&peer).copied();
+        if state.is_some() {
+            self.heard_peers.remove(&peer);
+            self.ended_links.insert(peer);
+            self.report_links();
+        }
+        if state != Some(LinkState::Up) {
             return;
         }
         let report_at = now + self.config.timing.relink_max;

@@ -1,6 +1,7 @@
 //! The connection to the master: dialling, losing it, and returning (R7, R8).
 
 use super::calls::{CallKind, ReduceProgress};
+use super::epochs::OpenEpoch;
 use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
 use crate::id::{ConnId, Incarnation};
@@ -36,15 +37,12 @@ impl Peer {
             return;
         }
         self.master = MasterConnection::Up { conn, heard_at: now };
+        self.connected_at = now;
         self.next_heartbeat = now + self.config.timing.heartbeat;
-        let first = match self.resume() {
-            Some(resume) => ToMaster::Resume(Box::new(resume)),
-            None => {
-                // A new peer starts a new session.
-                self.session = Session::default();
-                self.proposal = None;
-                ToMaster::Join(self.config.join.clone())
-            }
+        let is_registered = self.incarnation != Incarnation::default();
+        let first = match is_registered {
+            true => ToMaster::Resume(Box::new(self.resume())),
+            false => ToMaster::Join(self.config.join.clone()),
         };
         let message = Box::new(Numbered { number: 0, acknowledged: 0, message: first });
         self.actions.push_back(PeerAction::Send { conn, message });
@@ -68,7 +66,9 @@ impl Peer {
     /// The connection to the master broke.
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
         if matches!(self.master, MasterConnection::Up { conn: c, .. } if c == conn) {
-            self.master = MasterConnection::Down { redial_at: Some(now) };
+            // At once, unless a connection breaks as soon as it is made.
+            let redial_at = now.max(self.connected_at + self.config.timing.redial);
+            self.master = MasterConnection::Down { redial_at: Some(redial_at) };
             self.can_send = false;
             self.master_lost_since.get_or_insert(now);
         }
@@ -101,16 +101,28 @@ impl Peer {
                 self.handle_lost(now, conn);
             }
             MasterConnection::Up { conn, .. } if is_due => {
-                let heard = core::mem::take(&mut self.heard_peers).into_iter().collect();
-                let mut message = self.session.unnumbered(ToMaster::Heartbeat { heard });
-                if !self.can_send {
-                    // The numbers of a master before its answer may be those of another incarnation.
-                    message.acknowledged = 0;
-                }
-                self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+                self.send_heartbeat(conn);
             }
             MasterConnection::Down { redial_at: Some(at) } if at <= now => self.dial(),
             _ => {}
+        }
+    }
+
+    fn send_heartbeat(&mut self, conn: ConnId) {
+        let heard = core::mem::take(&mut self.heard_peers).into_iter().collect();
+        let ended = self.ended_links.iter().copied().collect();
+        let mut message = self.session.unnumbered(ToMaster::Heartbeat { heard, ended });
+        if !self.can_send {
+            // The numbers of a master before its answer may be those of another incarnation.
+            message.acknowledged = 0;
+        }
+        self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+    }
+
+    /// Reports at once that a link ended or is up again, because the master may suspect the other end (P10).
+    pub(super) fn report_links(&mut self) {
+        if let (true, MasterConnection::Up { conn, .. }) = (self.can_send, &self.master) {
+            self.send_heartbeat(*conn);
         }
     }
 
@@ -121,8 +133,8 @@ impl Peer {
             return false;
         }
         *heard_at = now;
-        if matches!(message.message, ToPeer::Restoring { .. }) {
-            // Another incarnation of the master: both numberings restart.
+        if matches!(message.message, ToPeer::Restoring { .. } | ToPeer::Registered { .. }) {
+            // Another incarnation of the master, or a new peer for it: both numberings restart.
             self.session = Session::default();
         }
         match self.session.receive(message) {
@@ -131,8 +143,7 @@ impl Peer {
                     && message.number > 0
                     && message.number.is_multiple_of(limits::ACKNOWLEDGE_EVERY)
                 {
-                    let message = self.session.unnumbered(ToMaster::Heartbeat { heard: Vec::new() });
-                    self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+                    self.send_heartbeat(conn);
                 }
                 true
             }
@@ -148,7 +159,8 @@ impl Peer {
         self.incarnation = incarnation;
         self.previous = None;
         self.seniority = seniority;
-        self.session.reset_sent();
+        // An earlier proposal was for the peer that the master has forgotten.
+        self.proposal = None;
         self.master_found();
     }
 
@@ -185,6 +197,9 @@ impl Peer {
         self.can_send = true;
         self.master_lost_since = None;
         self.close_stale(0);
+        if !self.ended_links.is_empty() {
+            self.report_links();
+        }
     }
 
     /// Closes the oldest connections to a silent master, except for `kept`.
@@ -193,9 +208,29 @@ impl Peer {
         self.actions.extend(self.stale.drain(..closed).map(|conn| PeerAction::Close { conn }));
     }
 
-    /// The report for a restarted master; `None` if this peer was not accepted yet.
-    fn resume(&self) -> Option<Resume> {
-        let open = self.open.as_ref()?;
+    /// The report on another connection, for the same master or a restarted one.
+    fn resume(&self) -> Resume {
+        let opened = self.open.as_ref().map(|open| self.open_record(open));
+        let proposed = self.proposal.as_ref().map(|p| EpochRecord {
+            description: p.description.clone(),
+            opened: false,
+            ops: Vec::new(),
+        });
+        Resume {
+            join: self.config.join.clone(),
+            incarnation: self.incarnation,
+            previous: self.previous,
+            received: self.session.received(),
+            seniority: self.seniority,
+            epochs: opened.into_iter().chain(proposed).collect(),
+            rounds: self.rounds,
+            last_pending: self.last_pending,
+            synced: self.synced,
+            attributes: self.latest,
+        }
+    }
+
+    fn open_record(&self, open: &OpenEpoch) -> EpochRecord {
         let mut ops: Vec<_> = self.reduces().filter_map(|r| op_record(r, open.description.id)).collect();
         for (tag, record) in &open.tags {
             ops.extend(record.remembered.iter().map(|(seq, outcome)| OpRecord {
@@ -214,24 +249,7 @@ impl Peer {
                 }
             }
         }
-        let proposed = self.proposal.as_ref().map(|p| EpochRecord {
-            description: p.description.clone(),
-            opened: false,
-            ops: Vec::new(),
-        });
-        let opened = EpochRecord { description: open.description.clone(), opened: true, ops };
-        Some(Resume {
-            join: self.config.join.clone(),
-            incarnation: self.incarnation,
-            previous: self.previous,
-            received: self.session.received(),
-            seniority: self.seniority,
-            epochs: [opened].into_iter().chain(proposed).collect(),
-            rounds: self.rounds,
-            last_pending: self.last_pending,
-            synced: self.synced,
-            attributes: self.latest,
-        })
+        EpochRecord { description: open.description.clone(), opened: true, ops }
     }
 
     /// Repeats the votes on undecided operations for a restarted master.

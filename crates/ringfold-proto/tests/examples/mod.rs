@@ -84,7 +84,7 @@ examples! { to_master_messages: ToMaster {
     "probed", ToMaster::Probed { .. } =>
         ToMaster::Probed { probe: 8, forward: Some(1 << 30), backward: None };
     "sync-done", ToMaster::SyncDone { .. } => ToMaster::SyncDone { round: 4, complete: true };
-    "heartbeat", ToMaster::Heartbeat { .. } => ToMaster::Heartbeat { heard: vec![A, B] };
+    "heartbeat", ToMaster::Heartbeat { .. } => ToMaster::Heartbeat { heard: vec![A, B], ended: vec![B] };
     "leave", ToMaster::Leave => ToMaster::Leave;
     "measured", ToMaster::Measured(_) => ToMaster::Measured(Measurement {
         links: vec![MeasuredLink { peer: B, path: network().paths[1] }],

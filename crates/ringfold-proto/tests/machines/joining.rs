@@ -50,6 +50,8 @@ fn pending_peers_are_admitted_when_all_members_leave() {
     run.leave(ann);
     assert!(!run.is_connected(cid));
     run.kill(bob);
+    // No neighbour can tell that it is dead.
+    run.advance_time(secs(1));
     assert!(run.is_connected(cid) && run.is_connected(dan));
     assert_eq!(run.world(cid), 2);
 }

@@ -5,6 +5,7 @@ use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::epoch::MissingPair;
 use ringfold_proto::id::Rank;
 use ringfold_proto::message::Direction;
+use ringfold_proto::peer::Completion;
 
 /// A ring of four members, so that there is another ring without any single edge.
 fn four() -> (TestRun, [PeerIndex; 4]) {
@@ -72,7 +73,7 @@ fn a_pending_peer_that_falls_silent_is_evicted() {
     run.advance_time(secs(5));
     let call = run.ask_pending(ann);
     run.settle();
-    assert_eq!(run.result(ann, call), Some(&Ok(ringfold_proto::peer::Completion::Pending(false))));
+    assert_eq!(run.result(ann, call), Some(&Ok(Completion::Pending(false))));
 }
 
 #[test]
@@ -127,8 +128,44 @@ fn when_no_ring_is_left_the_newest_blocking_member_is_evicted() {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
     // Three members have only one ring.
     run.cut(bob, cid);
-    run.advance_time(secs(1));
+    run.advance_time(secs(19));
+    assert!(run.is_accepted(cid), "the link may be mended");
+    run.advance_time(secs(2));
     assert!(run.is_accepted(ann) && run.is_accepted(bob) && !run.is_accepted(cid));
+    assert_eq!(run.removal(cid), Departure::Unreachable);
+    run.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn a_link_that_is_down_for_a_while_evicts_nobody() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    for _ in 0..3 {
+        let call = run.reduce(ann, 1);
+        run.advance_time(ms(10));
+        run.cut(ann, bob);
+        assert!(matches!(run.abort_cause(ann, call), Cause::LinkLost { .. }));
+        run.advance_time(secs(1));
+        // The next one waits for the link.
+        let calls = run.reduce_all(&[ann, bob], 1);
+        run.advance_time(secs(11));
+        run.mend(ann, bob);
+        run.advance_time(secs(1));
+        [ann, bob].into_iter().for_each(|who| run.done(who, 1));
+        for (who, call) in [ann, bob].into_iter().zip(calls) {
+            assert_eq!(run.result(who, call), Some(&Ok(Completion::Reduced { world: 2 })));
+        }
+        assert!(run.departures().is_empty(), "{:?}", run.departures());
+    }
+}
+
+#[test]
+fn a_new_peer_that_cannot_be_reached_does_not_hold_up_the_others() {
+    let mut run = TestRun::new();
+    let [ann, bob, cid] = ["ann", "bob", "cid"].map(|n| run.connect_peer(n, 0));
+    run.cut(ann, cid);
+    let call = run.update_topology(ann);
+    run.advance_time(ms(100));
+    run.assert_results(&[(ann, call)], &Ok(Completion::Topology));
     assert_eq!(run.removal(cid), Departure::Unreachable);
     run.reduce_successfully(&[ann, bob], 1);
 }

@@ -169,7 +169,13 @@ fn operations_of_unknown_epochs_change_nothing() {
     }
     run.forge(bob, ToMaster::Probed { probe: u64::MAX, forward: Some(0), backward: None });
     run.forge(bob, ToMaster::SyncDone { round: u64::MAX, complete: true });
-    run.forge(bob, ToMaster::Heartbeat { heard: (0..1024).map(PeerId).collect() });
+    run.forge(
+        bob,
+        ToMaster::Heartbeat {
+            heard: (0..1024).map(PeerId).collect(),
+            ended: (0..1024).map(PeerId).collect(),
+        },
+    );
     assert!(run.departures().is_empty());
     run.reduce_successfully(&[ann, bob], 1);
 }
@@ -282,11 +288,14 @@ fn a_member_that_joins_again_only_ends_its_own_membership() {
 #[test]
 fn a_peer_that_lies_about_links_is_evicted_before_the_accused() {
     let (mut run, [ann, bob, cid, dan]) = TestRun::with_members();
-    for other in [ann, bob, cid] {
-        if run.is_accepted(dan) {
-            let (epoch, peer) = (run.epoch(dan).id, run.id(other));
-            run.forge(dan, ToMaster::LinkTrouble { epoch, peer, direction: Direction::Both });
+    for _ in 0..30 {
+        for other in [ann, bob, cid] {
+            if run.is_accepted(dan) && run.peers[dan.0].peer.epoch().is_some() {
+                let (epoch, peer) = (run.epoch(dan).id, run.id(other));
+                run.forge(dan, ToMaster::LinkTrouble { epoch, peer, direction: Direction::Both });
+            }
         }
+        run.advance_time(secs(1));
     }
     assert!([ann, bob, cid].iter().all(|w| run.is_accepted(*w)) && !run.is_accepted(dan));
     run.reduce_successfully(&[ann, bob, cid], 1);

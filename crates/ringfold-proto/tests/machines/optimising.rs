@@ -5,7 +5,7 @@ use ringfold_proto::id::CallId;
 use ringfold_proto::peer::{Completion, Failure};
 use std::collections::BTreeSet;
 
-fn optimise_everywhere(run: &mut TestRun) -> Vec<(PeerIndex, CallId)> {
+pub fn optimise_everywhere(run: &mut TestRun) -> Vec<(PeerIndex, CallId)> {
     let calls = run.members().into_iter().map(|w| (w, run.optimise(w))).collect();
     run.settle();
     calls
@@ -18,7 +18,7 @@ fn take_probes(run: &mut TestRun) -> Vec<(PeerIndex, ProbeRequest)> {
 }
 
 /// Answers all probes. Returns the measured pairs.
-fn measure(run: &mut TestRun) -> Vec<BTreeSet<PeerIndex>> {
+pub fn measure(run: &mut TestRun) -> Vec<BTreeSet<PeerIndex>> {
     let mut pairs = Vec::new();
     loop {
         let probes = take_probes(run);

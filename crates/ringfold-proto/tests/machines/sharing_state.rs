@@ -20,7 +20,7 @@ pub fn offer(revision: u64, hashes: &[u128]) -> SyncOffer {
     SyncOffer { revision: Revision(revision), strategy: SyncStrategy::EnforcePopular, entries }
 }
 
-fn sync(run: &mut TestRun, who: PeerIndex, offer: SyncOffer) -> CallId {
+pub fn sync(run: &mut TestRun, who: PeerIndex, offer: SyncOffer) -> CallId {
     let now = run.now;
     let call = run.peer(who).sync_shared_state(now, None, offer).expect("sync may be called");
     run.settle();
@@ -28,14 +28,14 @@ fn sync(run: &mut TestRun, who: PeerIndex, offer: SyncOffer) -> CallId {
 }
 
 /// The fetches of the last assignment of a peer have ended.
-fn fetched(run: &mut TestRun, who: PeerIndex, complete: bool) {
+pub fn fetched(run: &mut TestRun, who: PeerIndex, complete: bool) {
     let (call, number, _) = run.peers[who.0].assignments.last().expect("something was assigned");
     let (call, number) = (*call, *number);
     run.peer(who).handle_fetched(call, number, complete);
     run.settle();
 }
 
-fn synced(revision: u64) -> Result<Completion, Failure> {
+pub fn synced(revision: u64) -> Result<Completion, Failure> {
     Ok(Completion::Synced(Revision(revision)))
 }
 
@@ -241,6 +241,7 @@ fn after_the_death_of_the_last_member_a_new_start_is_never_silent() {
     }
     run.leave(ann);
     run.kill(bob);
+    run.advance_time(secs(1));
     // A peer that never held the state does not change that by leaving.
     for name in ["cid", "dan"] {
         let late = run.connect_peer(name, 0);

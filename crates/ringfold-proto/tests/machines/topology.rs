@@ -28,6 +28,7 @@ fn all_who_ask_whether_peers_are_pending_get_one_answer() {
     run.settle();
     run.assert_results(&[(ann, anns), (bob, bobs)], &Ok(Completion::Pending(true)));
     run.kill(cid);
+    run.advance_time(secs(1));
     let calls = [(ann, run.ask_pending(ann)), (bob, run.ask_pending(bob))];
     run.settle();
     run.assert_results(&calls, &Ok(Completion::Pending(false)));

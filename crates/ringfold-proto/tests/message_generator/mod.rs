@@ -53,7 +53,10 @@ impl MessageGenerator<'_> {
                 backward: self.maybe(Self::u64),
             },
             9 => ToMaster::SyncDone { round: self.u64(), complete: self.bool() },
-            10 => ToMaster::Heartbeat { heard: self.list(limits::WORLD_MAX, Self::peer) },
+            10 => ToMaster::Heartbeat {
+                heard: self.list(limits::WORLD_MAX, Self::peer),
+                ended: self.list(limits::WORLD_MAX, Self::peer),
+            },
             11 => ToMaster::Measured(Measurement {
                 links: self.list(20, |d| MeasuredLink { peer: d.peer(), path: d.path() }),
                 throughput: self.throughput(),

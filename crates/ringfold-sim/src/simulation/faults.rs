@@ -3,10 +3,14 @@
 use super::{ConnKind, SimEvent, Simulation};
 use crate::network::Node;
 use crate::scenario::{Fault, PEERS_MAX};
+use ringfold_proto::id::ConnId;
 use std::time::Duration;
 
 impl Simulation {
     pub(super) fn inject_fault(&mut self, fault: Fault) {
+        if let Some(pause) = disturbance(&fault) {
+            self.disturbed_until = self.disturbed_until.max(self.now + pause + super::SETTLING / 2);
+        }
         let living: Vec<_> = self.living().collect();
         let victim = self.random.pick(&living).copied();
         match (fault, victim) {
@@ -53,6 +57,18 @@ impl Simulation {
             }
             (Fault::ResetLink, Some(peer)) => self.reset(peer, ConnKind::Link),
             (Fault::ResetControl, Some(peer)) => self.reset(peer, ConnKind::Control),
+            (Fault::ResetControls, Some(_)) => {
+                living.into_iter().for_each(|peer| self.reset(peer, ConnKind::Control));
+            }
+            (Fault::ResetPeer, Some(peer)) => {
+                let node = Node::Peer(peer);
+                for conn in self.network.connections_of(node) {
+                    if self.network.listens(conn, node) {
+                        self.log(|| format!("p{peer}: all connections are reset"));
+                        self.break_first(conn, node);
+                    }
+                }
+            }
         }
     }
 
@@ -107,11 +123,34 @@ impl Simulation {
             return;
         }
         self.log(|| format!("p{peer}: a connection ({purpose:?}) is reset"));
-        // One end notices it first.
+        self.break_first(conn, node);
+    }
+
+    /// Breaks a connection. One end notices it first.
+    fn break_first(&mut self, conn: ConnId, node: Node) {
         let first = match self.network.other_end(conn, node) {
             Some(other) if self.random.with_probability(500) => other,
             _ => node,
         };
         self.break_connection(conn, first);
+    }
+}
+
+/// How long a fault may affect links and processes. Other faults do not excuse the eviction of a peer that lives.
+fn disturbance(fault: &Fault) -> Option<Duration> {
+    match fault {
+        Fault::Freeze(pause)
+        | Fault::Slow(_, pause)
+        | Fault::Cut(pause, _)
+        | Fault::Isolate(pause, _)
+        | Fault::CutMaster(pause, _)
+        | Fault::KillMaster(pause) => Some(*pause),
+        Fault::ResetLink | Fault::ResetPeer => Some(Duration::ZERO),
+        Fault::Join(_)
+        | Fault::Leave
+        | Fault::Kill
+        | Fault::Evict
+        | Fault::ResetControl
+        | Fault::ResetControls => None,
     }
 }

@@ -2,9 +2,11 @@
 
 use super::{SimEvent, Simulation};
 use crate::network::{Node, Packet};
+use crate::oracle::Guarantee;
 use crate::planted_bug::PlantedBug;
 use crate::random_stream::RandomStream;
 use crate::tour;
+use ringfold_proto::cause::Departure;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{ConnId, PeerId};
 use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
@@ -92,7 +94,11 @@ impl Simulation {
 
     pub(super) fn master_lost(&mut self, conn: ConnId) {
         self.network.close(self.now, conn, Node::Master);
-        self.with_master(|master, now| master.handle_lost(now, conn));
+        let evicts = self.planted_bug == Some(PlantedBug::EvictOnReset);
+        self.with_master(|master, now| match evicts {
+            true => master.handle_closed(now, conn),
+            false => master.handle_lost(now, conn),
+        });
     }
 
     pub(super) fn master_timer(&mut self) {
@@ -131,6 +137,16 @@ impl Simulation {
         self.pump_master();
     }
 
+    /// Checks that a peer that the master evicted for the end of its connection was dead, or that its links were down.
+    fn check_reset(&mut self, id: PeerId) {
+        let Some(peer) = self.by_id.get(&id).copied() else { return };
+        let state = &self.peers[peer];
+        if state.alive && state.machine.is_member() && self.now > self.disturbed_until {
+            let what = format!("p{peer} lives, and was evicted because its connection was reset");
+            self.oracle.report_violation(self.now, Guarantee::ResetsEvictNobody, what);
+        }
+    }
+
     fn pump_master(&mut self) {
         while let Some(action) = self.master.machine.as_mut().and_then(Master::poll_action) {
             match action {
@@ -155,6 +171,7 @@ impl Simulation {
                             self.oracle.revision_reset(*group);
                         }
                         Event::RestoreBegan(_) => self.oracle.restore_began(),
+                        Event::Departed(who, Departure::ConnectionLost) => self.check_reset(who.peer),
                         _ => {}
                     }
                     self.log(|| format!("master: {event}"));

@@ -16,6 +16,7 @@ pub(super) fn report(event: &Event) {
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)
         | Event::Accepted(..)
+        | Event::Suspected(_)
         | Event::Reconnected(_)
         | Event::EpochOpened(..)
         | Event::RestoreBegan(_)

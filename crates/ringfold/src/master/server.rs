@@ -265,7 +265,11 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
         if let Err(error) = peer.control.send(message) {
             tracing::error!(target: "ringfold::master", "failed to encode a message for {}: {error}", peer.from);
-            return self.lose(now, conn);
+            // It would fail again on the next connection.
+            if self.forget(conn).is_some() {
+                self.machine.handle_closed(now, conn);
+            }
+            return;
         }
         self.unsent.insert(conn);
         if self.crash.as_ref().is_some_and(|c| c.is_due(&message.message)) {
@@ -286,7 +290,7 @@ impl Server {
         if peer.control.send(&farewell).is_ok() {
             self.listener.close(now, peer.control.connection);
         }
-        self.machine.handle_lost(now, conn);
+        self.machine.handle_closed(now, conn);
     }
 
     /// A connection is broken.

@@ -73,15 +73,24 @@ impl TestRun {
 
     /// Ends a process. Its connections break after its messages have arrived.
     pub fn kill(&mut self, who: PeerIndex) {
+        self.kill_together(&[who]);
+    }
+
+    /// Ends several processes at once.
+    pub fn kill_together(&mut self, all: &[PeerIndex]) {
         self.settle();
-        self.peers[who.0].alive = false;
-        self.end_control(who);
+        for who in all {
+            self.peers[who.0].alive = false;
+            self.end_control(*who);
+        }
         self.settle();
-        let id = self.id(who);
-        for other in self.ends_of(who) {
-            self.linked.remove(&pair(who, other));
-            let now = self.now;
-            self.peer(other).handle_link_lost(now, id);
+        for who in all {
+            let id = self.id(*who);
+            for other in self.ends_of(*who) {
+                self.linked.remove(&pair(*who, other));
+                let now = self.now;
+                self.peer(other).handle_link_lost(now, id);
+            }
         }
         self.settle();
     }
@@ -124,6 +133,16 @@ impl TestRun {
         self.peer(who).handle_lost(now, conn);
     }
 
+    /// Resets a peer's connection. Messages in transit are lost, and both ends notice.
+    pub fn reset_control(&mut self, who: PeerIndex) {
+        let Some(conn) = self.peers[who.0].control.take() else { return };
+        self.connections.remove(&conn);
+        let now = self.now;
+        self.master().handle_lost(now, conn);
+        self.peer(who).handle_lost(now, conn);
+        self.settle();
+    }
+
     pub fn hold_down(&mut self, who: PeerIndex) {
         self.peers[who.0].held_down = true;
     }
@@ -149,6 +168,11 @@ impl TestRun {
             self.peer(b).handle_link_lost(now, ids.0);
         }
         self.settle();
+    }
+
+    /// The two can be linked again.
+    pub fn mend(&mut self, a: PeerIndex, b: PeerIndex) {
+        self.cuts.remove(&pair(a, b));
     }
 
     /// Requests for a link between the two are never answered.

@@ -1,0 +1,87 @@
+//! Suspicion: a peer whose connection ended is dead if its neighbours' links with it ended too; otherwise it may resume
+//! (P10).
+
+use super::Master;
+use super::group::EpochStage;
+use crate::cause::Departure;
+use crate::event::Event;
+use crate::id::PeerId;
+use crate::time::Time;
+
+/// What the connected neighbours of a suspect report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Testimony {
+    /// No neighbour has, or had, a link with it.
+    None,
+    /// All links with it ended.
+    Dead,
+    /// A link with it is up.
+    Alive,
+}
+
+impl Master {
+    /// A peer's connection ended: it is dead, or resumes its session on another one.
+    pub(super) fn suspect(&mut self, now: Time, peer: PeerId) {
+        self.suspects.insert(peer, now);
+        self.notify(Event::Suspected(self.peer_name(peer)));
+    }
+
+    /// A peer's heartbeat: it heard from these peers, and its links with those ended.
+    pub(super) fn note_links(&mut self, from: PeerId, heard: &[PeerId], ended: &[PeerId]) {
+        let group = self.roster.group_of(from);
+        let is_near = |peer: &PeerId| self.roster.group_of(*peer) == group && *peer != from;
+        let reports = heard.iter().map(|p| (*p, true)).chain(ended.iter().map(|p| (*p, false)));
+        let reports: Vec<_> = reports.filter(|(peer, _)| is_near(peer)).collect();
+        let Some(record) = self.roster.get_mut(from) else { return };
+        // A link that had ended is up again, or is not wanted any more.
+        record.links.retain(|_, is_up| *is_up);
+        record.links.extend(reports);
+    }
+
+    /// Removes the suspects that are dead, or have not resumed in time.
+    pub(super) fn advance_suspects(&mut self, now: Time) -> bool {
+        let is_over = |(peer, since): (&PeerId, &Time)| match self.testimony(*peer) {
+            Testimony::Dead => true,
+            _ => self.resume_deadline(*peer, *since) <= now,
+        };
+        let Some(peer) = self.suspects.iter().find(|s| is_over(*s)).map(|(peer, _)| *peer) else {
+            return false;
+        };
+        self.remove(peer, Departure::ConnectionLost);
+        true
+    }
+
+    pub(super) fn suspicion_timeout(&self) -> Option<Time> {
+        self.suspects.iter().map(|(peer, since)| self.resume_deadline(*peer, *since)).min()
+    }
+
+    fn resume_deadline(&self, peer: PeerId, since: Time) -> Time {
+        let timing = &self.config.timing;
+        match self.testimony(peer) {
+            Testimony::Alive => since + timing.restore_grace,
+            Testimony::None | Testimony::Dead => since + timing.suspect_max,
+        }
+    }
+
+    /// What the neighbours report that are connected themselves.
+    fn testimony(&self, suspect: PeerId) -> Testimony {
+        let Some(id) = self.roster.group_of(suspect) else { return Testimony::None };
+        let witnesses: Vec<_> = match self.groups.get(&id).map(|group| &group.stage) {
+            Some(EpochStage::Open { description } | EpochStage::Proposed { description, .. }) => {
+                let rank = description.rank_of(suspect);
+                let neighbours = rank.map(|rank| description.neighbours(rank)).unwrap_or_default();
+                neighbours.into_iter().map(|member| member.peer).collect()
+            }
+            // Between two epochs the links of the last one are kept.
+            _ => self.roster.members(id),
+        };
+        let reports = witnesses.into_iter().filter_map(|witness| {
+            let record = self.roster.get(witness).filter(|record| record.conn.is_some())?;
+            record.links.get(&suspect).copied()
+        });
+        reports.fold(Testimony::None, |so_far, is_up| match (so_far, is_up) {
+            (Testimony::Alive, _) | (_, true) => Testimony::Alive,
+            (Testimony::None | Testimony::Dead, false) => Testimony::Dead,
+        })
+    }
+}
