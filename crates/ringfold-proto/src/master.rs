@@ -41,6 +41,7 @@ use rand_core::{Rng, SeedableRng};
 use restore::Restoration;
 use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 /// The configuration of a master.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
+    /// Relays for members that cannot reach each other.
+    pub relays: Vec<SocketAddr>,
     /// The seed of its randomness; must be unpredictable and new for every process.
     pub seed: [u8; 32],
 }

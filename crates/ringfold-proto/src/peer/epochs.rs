@@ -74,6 +74,7 @@ impl Peer {
             self.links.remove(&peer);
             self.actions.push_back(PeerAction::Unlink(peer));
         }
+        self.actions.push_back(PeerAction::UseRelays(description.relays.clone()));
         let mut waiting = BTreeSet::new();
         for member in neighbours {
             let peer = member.peer;

@@ -33,7 +33,7 @@ fn assert_only_cid_is_out(run: &mut TestRun, [ann, bob, cid]: [PeerIndex; 3]) {
 }
 
 fn join(name: &str) -> Join {
-    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new() }
+    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new(), relays: false }
 }
 
 /// A resume from an earlier incarnation of the master, with its own epoch.
@@ -47,6 +47,7 @@ fn resume(peer: PeerId) -> Resume {
         missing: Vec::new(),
         tuning: Tuning::default(),
         key: [0; 32],
+        relays: Vec::new(),
     };
     Resume {
         join: join("odd"),
@@ -97,7 +98,7 @@ fn wrong_numbering_evicts_the_peer() {
 #[test]
 fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
     let mut master =
-        Master::new(MasterConfig { timing: Timing::default(), tuning: Tuning::default(), seed: [1; 32] });
+        Master::new(MasterConfig { timing: Timing::default(), tuning: Tuning::default(), relays: Vec::new(), seed: [1; 32] });
     let (now, conn) = (Time(1), ConnId(1));
     master.handle_connected(now, conn, PeerId(7));
     let mut say = |number: u64, message: ToMaster| {

@@ -45,7 +45,12 @@ impl Simulation {
             _ => format!("master {}", self.master.incarnations),
         };
         let seed = RandomStream::new(self.master.seed, &name).bytes32();
-        let config = MasterConfig { timing: self.scenario.timing, tuning: self.scenario.tuning, seed };
+        let config = MasterConfig {
+            timing: self.scenario.timing,
+            tuning: self.scenario.tuning,
+            relays: Vec::new(),
+            seed,
+        };
         self.master.machine = Some(Master::new(config));
         self.master.timer_at = None;
         self.oracle.master_started();

@@ -70,7 +70,7 @@ impl Server {
             held_bytes: 0,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
-            machine: Machine::new(MasterConfig { timing, tuning, seed }),
+            machine: Machine::new(MasterConfig { timing, tuning, relays: plan.relays()?, seed }),
             poller,
         })
     }
