@@ -69,8 +69,8 @@ impl JoinedPair {
         let to = 1 - from;
         let [first, second] = &mut self.ends;
         let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
+        sink.flush(&mut Vec::new())?;
         for _ in 0..limits::RELAY_READS_PER_TURN {
-            sink.flush(&mut Vec::new())?;
             if sink.queued_bytes() > 0 || self.has_ended[from] {
                 break;
             }
@@ -88,6 +88,8 @@ impl JoinedPair {
                 sink.send(bytes);
                 bytes.len() as u64
             });
+            // What cannot be sent now has the poller report room.
+            sink.flush(&mut Vec::new())?;
         }
         if self.has_ended[from] && sink.queued_bytes() == 0 && !self.is_finished[to] {
             // What was sent before still arrives. If the sink is broken, its own direction shows it.
