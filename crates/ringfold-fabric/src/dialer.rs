@@ -302,7 +302,8 @@ impl Dialer {
 
     /// When the next relay is tried, if there is one. None is while the peer answers at one of its addresses.
     fn next_relay_at(&self) -> Option<Time> {
-        let answers = |attempt: &DialAttempt| matches!(attempt, DialAttempt::Handshake(h) if h.has_answered());
+        let answers =
+            |attempt: &DialAttempt| matches!(attempt, DialAttempt::Handshake(h) if h.has_answered());
         let route = self.relays.as_ref().filter(|route| !route.untried.is_empty())?;
         let is_answered = self.attempts.iter().any(|(_, attempt)| answers(attempt));
         (self.untried.is_empty() && !is_answered).then_some(route.next_at)
@@ -313,7 +314,9 @@ impl Dialer {
         if self.next_relay_at().is_none_or(|at| now < at) {
             return false;
         }
-        let (Some(route), Some(peer)) = (&mut self.relays, self.credentials.target.peer) else { return false };
+        let (Some(route), Some(peer)) = (&mut self.relays, self.credentials.target.peer) else {
+            return false;
+        };
         let Some(address) = route.untried.pop_front() else { return false };
         let request = RelayRequest { role: RelayRole::Dial, other: peer };
         let identity = self.credentials.identity;

@@ -323,7 +323,8 @@ impl Mesh {
 
     /// Waits at relays for members that have not reached this one in time.
     fn await_at_relays(&mut self, now: Time) {
-        let due = self.requests.values().filter(|request| request.relays_at <= now && self.may_await(request));
+        let due =
+            self.requests.values().filter(|request| request.relays_at <= now && self.may_await(request));
         for peer in due.map(|request| request.member.peer).collect::<Vec<_>>() {
             tracing::debug!("no direct link with {}: waiting for it at the relays", peer.short());
             self.stand_by.await_member(now, peer, self.relays.between(self.me, peer));

@@ -92,12 +92,8 @@ impl RelayRequest {
     /// Its bytes on the wire.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let Self { role, other } = *self;
-        let layout = RequestLayout {
-            magic: Self::MAGIC,
-            role: role as u8,
-            reserved: [0; 7],
-            other: other.0.into(),
-        };
+        let layout =
+            RequestLayout { magic: Self::MAGIC, role: role as u8, reserved: [0; 7], other: other.0.into() };
         zerocopy::transmute!(layout)
     }
 

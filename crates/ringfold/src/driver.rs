@@ -456,8 +456,13 @@ impl Driver {
         let route = self.directory.relays_for(peer);
         let measure = move || {
             let (relays, head_start) = (&route.0, route.1);
-            let connect_max = if head_start.is_zero() { limits::RELAYED_PROBE_CONNECT_MAX } else { limits::PROBE_CONNECT_MAX };
-            let connection = dial_through(&addresses, connect_max, &credentials, (relays, head_start), &poller);
+            let connect_max = if head_start.is_zero() {
+                limits::RELAYED_PROBE_CONNECT_MAX
+            } else {
+                limits::PROBE_CONNECT_MAX
+            };
+            let connection =
+                dial_through(&addresses, connect_max, &credentials, (relays, head_start), &poller);
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "cannot measure the bandwidth to a peer");

@@ -154,7 +154,8 @@ impl Drop for Relay {
 }
 
 fn spawn(server: RelayServer) -> io::Result<JoinHandle<Result<(), Error>>> {
-    let serve = || guarded("relay", || server.serve().map_err(|error| Error::system("the relay's loop", &error)));
+    let serve =
+        || guarded("relay", || server.serve().map_err(|error| Error::system("the relay's loop", &error)));
     std::thread::Builder::new().name("ringfold-relay".into()).spawn(serve)
 }
 
@@ -173,10 +174,11 @@ impl VolunteerRelay {
     /// A member has connected, to meet another one.
     pub(crate) fn add(&mut self, peer: PeerId, connection: BlockingConnection, owner: &Poller) {
         if self.handle.is_none() {
-            let started = Poller::with_unreachable_after(Some(owner.unreachable_after())).and_then(|poller| {
-                let (server, handle) = RelayServer::new(Arc::new(poller), None, Secret::NONE);
-                spawn(server).map(|_| handle)
-            });
+            let started =
+                Poller::with_unreachable_after(Some(owner.unreachable_after())).and_then(|poller| {
+                    let (server, handle) = RelayServer::new(Arc::new(poller), None, Secret::NONE);
+                    spawn(server).map(|_| handle)
+                });
             match started {
                 Ok(handle) => self.handle = Some(handle),
                 Err(error) => return tracing::warn!("cannot start the relay of this peer: {error}"),

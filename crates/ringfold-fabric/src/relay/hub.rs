@@ -103,7 +103,8 @@ impl RelayHub {
             }
         }
         let is_late = |joined: &Joined| joined.pair.deadline().is_some_and(|at| at <= now);
-        let late: Vec<_> = self.pairs.iter().filter(|(_, joined)| is_late(joined)).map(|(id, _)| *id).collect();
+        let late: Vec<_> =
+            self.pairs.iter().filter(|(_, joined)| is_late(joined)).map(|(id, _)| *id).collect();
         for id in late {
             self.advance_pair(now, id);
         }
@@ -135,6 +136,7 @@ impl RelayHub {
         let request = leg.connection.take(RelayRequest::take);
         let request = match (request, filled) {
             (None, Ok(_)) => return drop(self.unasked.insert(token, (leg, deadline))),
+            (Some(Ok(_)), _) if leg.connection.has_input() => return note_rejected(&leg, "it did not wait"),
             (Some(Ok(request)), _) if request.other != leg.peer => request,
             (Some(Ok(_)), _) => return note_rejected(&leg, "it names itself"),
             (Some(Err(why)), _) => return note_rejected(&leg, why),

@@ -66,7 +66,8 @@ impl RelayServer {
     /// A relay without connections. Members prove the secret, which is the join token.
     pub fn new(poller: Arc<Poller>, listener: Option<Listener>, secret: Secret) -> (Self, RelayHandle) {
         let hub = RelayHub::default();
-        let control = Control { poller: poller.clone(), interrupted: AtomicBool::new(false), counters: hub.counters() };
+        let control =
+            Control { poller: poller.clone(), interrupted: AtomicBool::new(false), counters: hub.counters() };
         let (control, (sender, visitors)) = (Arc::new(control), channel());
         let handle = RelayHandle { visitors: sender, control: control.clone() };
         (Self { poller, listener, secret, hub, visitors, control }, handle)

@@ -97,8 +97,12 @@ fn wrong_numbering_evicts_the_peer() {
 
 #[test]
 fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
-    let mut master =
-        Master::new(MasterConfig { timing: Timing::default(), tuning: Tuning::default(), relays: Vec::new(), seed: [1; 32] });
+    let mut master = Master::new(MasterConfig {
+        timing: Timing::default(),
+        tuning: Tuning::default(),
+        relays: Vec::new(),
+        seed: [1; 32],
+    });
     let (now, conn) = (Time(1), ConnId(1));
     master.handle_connected(now, conn, PeerId(7));
     let mut say = |number: u64, message: ToMaster| {

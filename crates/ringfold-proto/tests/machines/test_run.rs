@@ -337,8 +337,7 @@ impl TestRun {
     pub fn start_master(&mut self) {
         assert!(self.master.is_none());
         self.incarnations += 1;
-        let config =
-            MasterConfig {
+        let config = MasterConfig {
             timing: self.timing,
             tuning: Tuning::default(),
             relays: vec![RELAY],

@@ -210,7 +210,8 @@ fn members_learn_of_relays_and_then_of_volunteers() {
     let volunteer = run.connect_peer("volunteer", 0);
     run.settle();
     run.admit_all();
-    let expected = [configured, RelayAddress { peer: run.id(volunteer), address: ([127, 0, 0, 1], 1001).into() }];
+    let expected =
+        [configured, RelayAddress { peer: run.id(volunteer), address: ([127, 0, 0, 1], 1001).into() }];
     for who in [ann, volunteer] {
         assert_eq!(run.peers[who.0].relays, expected);
         assert_eq!(run.epoch(who).relays, expected);

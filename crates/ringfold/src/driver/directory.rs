@@ -69,13 +69,18 @@ impl Directory {
     /// Sets whether the link with a member goes through a relay.
     pub(crate) fn set_relayed(&self, peer: PeerId, is_relayed: bool) {
         let relayed = &mut self.state.lock().relayed;
-        if is_relayed { relayed.insert(peer) } else { relayed.remove(&peer) };
+        if is_relayed {
+            relayed.insert(peer)
+        } else {
+            relayed.remove(&peer)
+        };
     }
 
     /// The relays, and how long a member is dialled directly before they are used.
     pub(crate) fn relays_for(&self, peer: PeerId) -> (Relays, Duration) {
         let state = self.state.lock();
-        let head_start = if state.relayed.contains(&peer) { Duration::ZERO } else { limits::RELAY_HEAD_START };
+        let head_start =
+            if state.relayed.contains(&peer) { Duration::ZERO } else { limits::RELAY_HEAD_START };
         (state.relays.clone(), head_start)
     }
 

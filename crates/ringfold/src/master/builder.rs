@@ -86,7 +86,8 @@ impl MasterBuilder {
     pub(super) fn relays(&self) -> Result<Vec<SocketAddr>, Error> {
         let mut relays = Vec::new();
         for text in &self.relays {
-            let found = text.to_socket_addrs().map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
+            let found =
+                text.to_socket_addrs().map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
             let usable = found.filter(|at| !at.ip().is_unspecified() && at.port() != 0);
             let before = relays.len();
             relays.extend(usable);
@@ -95,7 +96,10 @@ impl MasterBuilder {
             }
         }
         if relays.len() > RELAYS_MAX {
-            return Err(invalid!("too many relay addresses: {} exceed the limit of {RELAYS_MAX}", relays.len()));
+            return Err(invalid!(
+                "too many relay addresses: {} exceed the limit of {RELAYS_MAX}",
+                relays.len()
+            ));
         }
         Ok(relays)
     }
