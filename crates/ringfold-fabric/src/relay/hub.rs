@@ -203,6 +203,9 @@ impl RelayHub {
                 self.by_token.remove(&token);
             }
             self.counters.open_pairs.fetch_sub(1, Ordering::Relaxed);
+            for end in pair.into_ends() {
+                self.closing.close(now, end);
+            }
         }
     }
 }

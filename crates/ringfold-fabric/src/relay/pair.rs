@@ -17,8 +17,10 @@ pub(super) struct JoinedPair {
     is_finished: [bool; 2],
     /// Bytes from each end to the other.
     bytes: [u64; 2],
-    /// When it is cut, once one end has ended.
+    /// When it is cut, once the end of one direction was passed on.
     deadline: Option<Time>,
+    /// Why it ends, unless an end has closed it.
+    reason: Option<String>,
 }
 
 /// What became of a turn.
@@ -33,7 +35,14 @@ pub(super) enum Turn {
 impl JoinedPair {
     pub(super) fn new(mut ends: [Connection; 2]) -> Self {
         ends.iter_mut().for_each(|end| end.set_intake(Intake::Messages));
-        Self { ends, has_ended: [false; 2], is_finished: [false; 2], bytes: [0; 2], deadline: None }
+        Self {
+            ends,
+            has_ended: [false; 2],
+            is_finished: [false; 2],
+            bytes: [0; 2],
+            deadline: None,
+            reason: None,
+        }
     }
 
     pub(super) fn tokens(&self) -> [Token; 2] {
@@ -49,24 +58,40 @@ impl JoinedPair {
         self.deadline
     }
 
-    /// Copies what can be copied now, as much as one turn takes.
+    /// Copies what can be copied now, as much as one turn takes. A direction ends alone: what was sent in the other one
+    /// still arrives.
     pub(super) fn advance(&mut self, now: Time) -> Turn {
         for from in 0..2 {
-            if let Err(error) = self.copy(now, from) {
-                return Turn::Ended(error.to_string());
+            if let Err(error) = self.copy(from) {
+                self.reason.get_or_insert_with(|| error.to_string());
+                // Nothing more can be sent there.
+                self.ends[1 - from].unsent().for_each(drop);
+                self.has_ended[from] = true;
+                self.is_finished[1 - from] = true;
             }
         }
-        match self.is_finished {
-            [true, true] => Turn::Ended("both ends have closed it".into()),
-            _ if self.deadline.is_some_and(|at| at <= now) => {
-                Turn::Ended("one end has closed it, and the other did not".into())
+        for end in 0..2 {
+            if self.has_ended[end] && self.is_finished[end] {
+                // The poller would report its end again and again.
+                self.ends[end].unwatch();
             }
-            _ => Turn::Continues,
         }
+        if self.is_finished != [false; 2] {
+            self.deadline.get_or_insert(now + limits::RELAY_HALF_CLOSED_MAX);
+        }
+        let is_late = self.deadline.is_some_and(|at| at <= now);
+        if self.is_finished == [true; 2] || is_late {
+            return Turn::Ended(self.reason.take().unwrap_or_else(|| "closed".into()));
+        }
+        Turn::Continues
     }
 
-    fn copy(&mut self, now: Time, from: usize) -> io::Result<()> {
+    /// Copies in one direction. It is an error if nothing can be sent any more.
+    fn copy(&mut self, from: usize) -> io::Result<()> {
         let to = 1 - from;
+        if self.is_finished[to] {
+            return Ok(());
+        }
         let [first, second] = &mut self.ends;
         let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
         sink.flush(&mut Vec::new())?;
@@ -77,11 +102,12 @@ impl JoinedPair {
             match source.fill() {
                 Ok(false) => break,
                 Ok(true) => {}
-                Err(error) if CloseReason::of(&error) == Some(CloseReason::Ended) => {
+                Err(error) => {
                     self.has_ended[from] = true;
-                    self.deadline.get_or_insert(now + limits::RELAY_HALF_CLOSED_MAX);
+                    if CloseReason::of(&error) != Some(CloseReason::Ended) {
+                        self.reason.get_or_insert_with(|| error.to_string());
+                    }
                 }
-                Err(error) => return Err(error),
             }
             self.bytes[from] += source.take(|input| {
                 let bytes = core::mem::take(input);
@@ -91,19 +117,19 @@ impl JoinedPair {
             // What cannot be sent now has the poller report room.
             sink.flush(&mut Vec::new())?;
         }
-        if self.has_ended[from] && sink.queued_bytes() == 0 && !self.is_finished[to] {
-            // What was sent before still arrives. If the sink is broken, its own direction shows it.
-            let _ = sink.finish();
+        if sink.queued_bytes() > 0 && !self.has_ended[from] {
+            // The poller always reports that a connection is broken, also while it is not read.
+            self.has_ended[from] = !matches!(source.take_error(), Ok(None));
+        }
+        if self.has_ended[from] && sink.queued_bytes() == 0 {
             self.is_finished[to] = true;
+            sink.finish()?;
         }
-        let awaits_input = !self.has_ended[from] && sink.queued_bytes() == 0;
-        source.set_awaits_input(awaits_input)?;
-        if self.has_ended[from] && self.is_finished[from] {
-            // The poller would report its end again and again.
-            source.unwatch();
-        } else if !awaits_input && let Some(error) = source.take_error()? {
-            return Err(error);
-        }
-        Ok(())
+        source.set_awaits_input(!self.has_ended[from] && sink.queued_bytes() == 0)
+    }
+
+    /// Both connections, to be closed.
+    pub(super) fn into_ends(self) -> [Connection; 2] {
+        self.ends
     }
 }

@@ -98,9 +98,11 @@ impl<K: Copy + Eq + Hash> Pairing<K> {
 
     /// Removes and returns the halves that have waited too long.
     pub(super) fn expire(&mut self, now: Time) -> Vec<K> {
-        let oldest = |queue: &VecDeque<(K, Time)>| queue.iter().copied().collect::<Vec<_>>();
-        let late = self.waiting.values().flat_map(oldest).filter(|(_, deadline)| *deadline <= now);
-        let late: Vec<_> = late.map(|(key, _)| key).collect();
+        if self.poll_timeout().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let late = self.waiting.values().flatten().filter(|(_, deadline)| *deadline <= now);
+        let late: Vec<_> = late.map(|(key, _)| *key).collect();
         late.iter().for_each(|key| self.remove(*key));
         late
     }
