@@ -10,6 +10,7 @@
 
 mod attempt;
 mod head;
+mod relayed;
 
 use crate::connection::{BlockingConnection, Connection};
 use crate::dialer::{Backoff, Credentials};
@@ -23,7 +24,7 @@ use crate::segment::Ticket;
 use crate::shared_link::Opened;
 use attempt::{Attempt, IncomingLink, LinkOptions, OutgoingLink};
 use head::StreamHead;
-use ringfold_proto::epoch::{Member, RelayAddress};
+use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{DialTarget, Established, Identity, Secret, SecretLookup};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
@@ -164,32 +165,6 @@ impl Mesh {
         self
     }
 
-    /// Sets the secret of relays. A member that volunteers is a relay itself: its visitors for that purpose are reported.
-    pub fn with_relay_secret(mut self, secret: Secret, volunteers: bool) -> Self {
-        (self.relays.secret, self.volunteers) = (secret, volunteers);
-        self
-    }
-
-    /// Uses these relays for links that cannot be made directly.
-    pub fn use_relays(&mut self, now: Time, addresses: Vec<RelayAddress>) {
-        if self.relays.addresses != addresses {
-            self.relays.addresses = addresses;
-            for peer in self.stand_by.members() {
-                self.stand_by.await_member(now, peer, self.relays.between(self.me, peer));
-            }
-        }
-    }
-
-    /// The relays in use.
-    pub fn relays(&self) -> &Relays {
-        &self.relays
-    }
-
-    /// Whether the last link with a member went through a relay.
-    pub fn is_relayed(&self, peer: PeerId) -> bool {
-        self.relayed.contains(&peer)
-    }
-
     /// The address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
@@ -311,39 +286,6 @@ impl Mesh {
             return false;
         }
         true
-    }
-
-    /// Whether this end waits at relays for the other one.
-    fn may_await(&self, request: &LinkRequest) -> bool {
-        let peer = request.member.peer;
-        peer < self.me
-            && self.relays.between(self.me, peer).next().is_some()
-            && !self.stand_by.members().contains(&peer)
-    }
-
-    /// Waits at relays for members that have not reached this one in time.
-    fn await_at_relays(&mut self, now: Time) {
-        let due =
-            self.requests.values().filter(|request| request.relays_at <= now && self.may_await(request));
-        for peer in due.map(|request| request.member.peer).collect::<Vec<_>>() {
-            tracing::debug!("no direct link with {}: waiting for it at the relays", peer.short());
-            self.stand_by.await_member(now, peer, self.relays.between(self.me, peer));
-        }
-    }
-
-    /// What a relay has joined is an incoming connection.
-    fn advance_stand_by(&mut self, now: Time, token: Option<Token>) {
-        let identity = self.identity();
-        let joined = self.stand_by.advance(now, token, identity, &self.relays, &self.poller);
-        if joined.is_empty() {
-            return;
-        }
-        let relay = self.volunteers.then_some(&self.relays.secret);
-        let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted, relay };
-        for (from, transport) in joined {
-            self.listener.adopt(now, transport, from, identity, &secrets);
-        }
-        self.take_outcomes(now);
     }
 
     fn identity(&self) -> Identity {
