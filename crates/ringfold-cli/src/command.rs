@@ -7,6 +7,7 @@ use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
+use crate::relay::RelayArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ringfold_bindings::log;
@@ -25,6 +26,11 @@ struct Ringfold {
 enum RingfoldCommand {
     /// Run the master of an elastic run
     Master(MasterArguments),
+    /// Relay the traffic of peers that cannot reach each other, because both are behind a NAT
+    ///
+    /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
+    /// SIGTERM with exit code 0.
+    Relay(RelayArguments),
     /// Show a run on this machine that loses a peer and adds a new one
     Demo(Demo),
     /// Measure collectives on this machine, optionally against Gloo and Open MPI
@@ -64,11 +70,12 @@ pub fn named(name: &str, arguments: Vec<OsString>, invocation: &Invocation) -> O
 /// The command `ringfold`.
 pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
     run("ringfold", arguments, |Ringfold { command }| {
-        if !matches!(command, RingfoldCommand::Master(_)) {
+        if !matches!(command, RingfoldCommand::Master(_) | RingfoldCommand::Relay(_)) {
             log::start(None);
         }
         match command {
             RingfoldCommand::Master(master) => master.run(),
+            RingfoldCommand::Relay(relay) => relay.run(),
             RingfoldCommand::Demo(demo) => demo.run(invocation),
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),
@@ -129,6 +136,7 @@ mod tests {
             assert_eq!(exit_code(name, &["--nonsense"]), Some(2));
         }
         assert_eq!(exit_code("ringfold", &["master", "--help"]), Some(0));
+        assert_eq!(exit_code("ringfold", &["relay", "--help"]), Some(0));
         assert_eq!(exit_code("ringfold_master", &["--help"]), None);
     }
 

@@ -8,6 +8,7 @@ pub mod exit_code;
 pub mod invocation;
 pub mod lab;
 pub mod master;
+pub mod relay;
 pub mod signals;
 pub mod size;
 pub mod tuning_file;

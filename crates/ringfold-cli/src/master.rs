@@ -5,7 +5,7 @@ use crate::signals::Signals;
 use crate::tuning_file;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use ringfold::{MASTER_PORT, Master};
+use ringfold::{MASTER_PORT, Master, RELAY_PORT};
 use ringfold_bindings::join_token;
 use ringfold_bindings::log::{self, LogLevel};
 use std::io::{Read, Write};
@@ -27,6 +27,10 @@ pub struct MasterArguments {
     /// PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// The address of a relay for peers that cannot reach each other, HOST:PORT or HOST; may be repeated, up to 4. See
+    /// `ringfold relay`
+    #[arg(long, value_name = "ADDR")]
+    relay: Vec<String>,
     /// The file with the tuning of all peers, written by `ringfold bench --tune`
     #[arg(long, value_name = "PATH")]
     tuning: Option<PathBuf>,
@@ -73,7 +77,10 @@ impl MasterArguments {
     fn start(&self, token: Option<&str>) -> Result<Master> {
         let mut builder = Master::builder();
         for text in &self.listen {
-            builder = builder.listen(with_port(text));
+            builder = builder.listen(with_port(text, MASTER_PORT));
+        }
+        for text in &self.relay {
+            builder = builder.relay(with_port(text, RELAY_PORT));
         }
         if let Some(token) = token {
             builder = builder.token(token);
@@ -109,15 +116,15 @@ impl MasterArguments {
 pub const LISTENING: &str = "master listening on ";
 
 /// Adds the default port to an address without one.
-fn with_port(text: &str) -> String {
+pub(crate) fn with_port(text: &str, port: u16) -> String {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, MASTER_PORT).to_string(),
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => text.to_owned(),
     }
 }
 
-fn read_token(path: &Path) -> Result<String> {
+pub(crate) fn read_token(path: &Path) -> Result<String> {
     let open = || format!("cannot read the token from {}", path.display());
     let file = std::fs::File::open(path).with_context(open)?;
     warn_if_readable_by_others(path, &file);
@@ -158,11 +165,11 @@ mod tests {
 
     #[test]
     fn an_address_without_a_port_gets_the_default_port() {
-        assert_eq!(with_port("10.0.0.1"), "10.0.0.1:48148");
-        assert_eq!(with_port("::1"), "[::1]:48148");
-        assert_eq!(with_port("[::1]"), "[::1]:48148");
-        assert_eq!(with_port("[::1]:0"), "[::1]:0");
-        assert_eq!(with_port("localhost:99"), "localhost:99");
+        assert_eq!(with_port("10.0.0.1", MASTER_PORT), "10.0.0.1:48148");
+        assert_eq!(with_port("::1", MASTER_PORT), "[::1]:48148");
+        assert_eq!(with_port("[::1]", MASTER_PORT), "[::1]:48148");
+        assert_eq!(with_port("[::1]:0", MASTER_PORT), "[::1]:0");
+        assert_eq!(with_port("localhost:99", MASTER_PORT), "localhost:99");
     }
 
     #[test]

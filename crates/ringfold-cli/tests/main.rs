@@ -5,3 +5,4 @@ mod demo;
 mod lab;
 mod master;
 mod process;
+mod relay;

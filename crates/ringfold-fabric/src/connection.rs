@@ -125,6 +125,11 @@ impl Connection {
         self.transport.peer_address()
     }
 
+    /// The relay that it goes through, if there is one.
+    pub fn relay(&self) -> Option<SocketAddr> {
+        self.transport.relay()
+    }
+
     /// What the protocol says of a QUIC connection; none for TCP.
     pub(crate) fn quic(&self) -> Option<&Arc<QuicState>> {
         self.transport.quic()

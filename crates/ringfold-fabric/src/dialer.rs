@@ -1,7 +1,7 @@
 //! Connecting to a peer that may have several addresses.
 //!
 //! Addresses are tried in turn, each with a head start before the next one is tried in parallel. Only one attempt at a
-//! time sends its proof: the other end counts a connection when it has the proof, and must not count two.
+//! time sends its proof: the other end counts a connection when it has the proof, and must not count two. Relays come last.
 
 use crate::clock::Clock;
 use crate::connection::{BlockingConnection, Connection};
@@ -10,6 +10,7 @@ use crate::limits;
 use crate::poller::{Poller, Readiness, Token};
 use crate::quic::QuicEndpoint;
 use crate::random;
+use crate::relay::{RelayLeg, RelayRequest, RelayRole, Relays};
 use crate::transport::Transport;
 use core::fmt;
 use ringfold_proto::handshake::{DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret};
@@ -57,10 +58,45 @@ pub struct Dialer {
     untried: VecDeque<SocketAddr>,
     /// When the next address is tried, if no attempt fails before.
     next_at: Time,
-    attempts: Vec<(SocketAddr, Handshake)>,
+    attempts: Vec<(SocketAddr, DialAttempt)>,
+    /// Relays that are tried when all addresses were, in turn.
+    relays: Option<RelayRoute>,
     /// The attempt that may send its proof.
     proving: Option<Token>,
     failures: Vec<(SocketAddr, Rejection)>,
+}
+
+/// An attempt to connect.
+#[derive(Debug)]
+enum DialAttempt {
+    Handshake(Handshake),
+    /// To a relay, where the peer has not come yet.
+    Relay(RelayLeg),
+}
+
+impl DialAttempt {
+    fn owns(&self, token: Token) -> bool {
+        match self {
+            Self::Handshake(handshake) => handshake.token() == token,
+            Self::Relay(leg) => leg.owns(token),
+        }
+    }
+
+    fn deadline(&self) -> Time {
+        match self {
+            Self::Handshake(handshake) => handshake.deadline(),
+            Self::Relay(leg) => leg.deadline(),
+        }
+    }
+}
+
+/// Relays that a dialer may use.
+#[derive(Debug)]
+struct RelayRoute {
+    relays: Relays,
+    untried: VecDeque<SocketAddr>,
+    /// The next one is not tried before.
+    next_at: Time,
 }
 
 /// A connection that was made.
@@ -132,6 +168,7 @@ impl Dialer {
             untried: addresses.into_iter().collect(),
             next_at: now,
             attempts: Vec::new(),
+            relays: None,
             proving: None,
             failures: Vec::new(),
         };
@@ -154,17 +191,27 @@ impl Dialer {
         dialer
     }
 
+    /// Uses relays from this time on, if no address has answered. Without a peer to meet there they are not used.
+    pub fn through(mut self, relays: &Relays, not_before: Time) -> Self {
+        if let Some(peer) = self.credentials.target.peer {
+            let untried = relays.between(self.credentials.identity.peer, peer).collect();
+            self.relays = Some(RelayRoute { relays: relays.clone(), untried, next_at: not_before });
+        }
+        self
+    }
+
     /// Whether a token belongs to one of its attempts.
     pub fn owns(&self, token: Token) -> bool {
-        self.attempts.iter().any(|(_, handshake)| handshake.token() == token)
+        self.attempts.iter().any(|(_, attempt)| attempt.owns(token))
     }
 
     /// When to call [`Dialer::advance`] even if nothing is ready.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let deadlines = self.attempts.iter().map(|(_, handshake)| handshake.deadline());
+        let deadlines = self.attempts.iter().map(|(_, attempt)| attempt.deadline());
         // Without an attempt there is nothing to wait for.
         let due = if self.attempts.is_empty() { Some(Time::ZERO) } else { None };
-        deadlines.chain((!self.untried.is_empty()).then_some(self.next_at)).chain(due).min()
+        let next = (!self.untried.is_empty()).then_some(self.next_at).or_else(|| self.next_relay_at());
+        deadlines.chain(next).chain(due).min()
     }
 
     /// The attempts that have failed so far.
@@ -176,7 +223,24 @@ impl Dialer {
     pub fn advance(&mut self, now: Time) -> Result<Option<Dialed>, DialError> {
         loop {
             let mut index = 0;
-            while let Some((address, handshake)) = self.attempts.get_mut(index) {
+            while let Some((address, attempt)) = self.attempts.get_mut(index) {
+                let handshake = match attempt {
+                    DialAttempt::Handshake(handshake) => handshake,
+                    DialAttempt::Relay(leg) => match leg.advance(now) {
+                        Ok(None) => {
+                            index += 1;
+                            continue;
+                        }
+                        Ok(Some(transport)) => {
+                            self.meet(now, index, transport);
+                            continue;
+                        }
+                        Err(rejection) => {
+                            self.fail(now, index, rejection);
+                            continue;
+                        }
+                    },
+                };
                 let token = handshake.token();
                 if handshake.is_ready_to_prove() && *self.proving.get_or_insert(token) == token {
                     handshake.send_proof();
@@ -186,16 +250,16 @@ impl Dialer {
                     Ok(None) if handshake.is_ready_to_prove() && self.proving.is_none() => {}
                     Ok(None) => index += 1,
                     Ok(Some(established)) => {
-                        let (address, handshake) = (*address, self.attempts.swap_remove(index).1);
+                        let address = *address;
+                        let DialAttempt::Handshake(handshake) = self.attempts.swap_remove(index).1 else {
+                            continue;
+                        };
                         self.attempts.clear();
                         let connection = handshake.into_connection();
                         return Ok(Some(Dialed { established, connection, address }));
                     }
                     Err(rejection) => {
-                        tracing::debug!(%address, %rejection, "an attempt to connect failed");
-                        self.failures.push((*address, rejection));
-                        self.attempts.swap_remove(index);
-                        self.next_at = now;
+                        self.fail(now, index, rejection);
                         if self.proving.take_if(|proving| *proving == token).is_some() {
                             // Another attempt may be waiting to send its proof.
                             index = 0;
@@ -203,7 +267,7 @@ impl Dialer {
                     }
                 }
             }
-            if !self.dial_due(now) {
+            if !self.dial_due(now) && !self.dial_relay_due(now) {
                 break;
             }
         }
@@ -211,6 +275,59 @@ impl Dialer {
             return Err(DialError { failures: core::mem::take(&mut self.failures) });
         }
         Ok(None)
+    }
+
+    fn fail(&mut self, now: Time, index: usize, rejection: Rejection) {
+        let (address, attempt) = self.attempts.swap_remove(index);
+        if let (DialAttempt::Relay(_), Some(route)) = (attempt, &mut self.relays) {
+            route.next_at = now;
+        }
+        tracing::debug!(%address, %rejection, "an attempt to connect failed");
+        self.failures.push((address, rejection));
+        self.next_at = now;
+    }
+
+    /// The peer has come to a relay: begins the handshake with it.
+    fn meet(&mut self, now: Time, index: usize, transport: Arc<Transport>) {
+        let Credentials { identity, target, secret } = self.credentials.clone();
+        let handshake = random::nonce().and_then(|nonce| {
+            let dialler = DialerHandshake::new(identity, target, secret, nonce);
+            Handshake::dial(now, transport, &self.poller, dialler, now + limits::HANDSHAKE_MAX)
+        });
+        match handshake {
+            Ok(handshake) => self.attempts[index].1 = DialAttempt::Handshake(handshake),
+            Err(error) => self.fail(now, index, Rejection::retryable(error)),
+        }
+    }
+
+    /// When the next relay is tried, if there is one. None is while the peer answers at one of its addresses.
+    fn next_relay_at(&self) -> Option<Time> {
+        let answers =
+            |attempt: &DialAttempt| matches!(attempt, DialAttempt::Handshake(h) if h.has_answered());
+        let route = self.relays.as_ref().filter(|route| !route.untried.is_empty())?;
+        let is_answered = self.attempts.iter().any(|(_, attempt)| answers(attempt));
+        (self.untried.is_empty() && !is_answered).then_some(route.next_at)
+    }
+
+    /// Tries the next relay if it is time. Returns whether it did.
+    fn dial_relay_due(&mut self, now: Time) -> bool {
+        if self.next_relay_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        let (Some(route), Some(peer)) = (&mut self.relays, self.credentials.target.peer) else {
+            return false;
+        };
+        let Some(address) = route.untried.pop_front() else { return false };
+        let request = RelayRequest { role: RelayRole::Dial, other: peer };
+        let identity = self.credentials.identity;
+        match RelayLeg::dial(now, address, identity, &route.relays, request, &self.poller) {
+            Ok(leg) => {
+                self.attempts.push((address, DialAttempt::Relay(leg)));
+                route.next_at = now + limits::RELAY_NEXT_AFTER;
+            }
+            Err(error) => self.failures.push((address, Rejection::retryable(error))),
+        }
+        true
     }
 
     /// Tries the next address if it is time. Returns whether it did.
@@ -230,7 +347,7 @@ impl Dialer {
         });
         match handshake {
             Ok(handshake) => {
-                self.attempts.push((address, handshake));
+                self.attempts.push((address, DialAttempt::Handshake(handshake)));
                 self.next_at = now + self.timing.head_start;
             }
             Err(error) => {
@@ -270,10 +387,20 @@ pub fn dial_while<E: From<io::Error> + From<DialError>>(
     credentials: &Credentials,
     timing: DialTiming,
     poller: &Arc<Poller>,
+    may_wait: impl FnMut(&Dialer) -> Result<Duration, E>,
+) -> Result<Dialed, E> {
+    let clock = Clock::start();
+    let dialer = Dialer::new(clock.now(), addresses.iter().copied(), credentials.clone(), timing, poller);
+    wait_while(dialer, clock, poller, may_wait)
+}
+
+fn wait_while<E: From<io::Error> + From<DialError>>(
+    mut dialer: Dialer,
+    clock: Clock,
+    poller: &Poller,
     mut may_wait: impl FnMut(&Dialer) -> Result<Duration, E>,
 ) -> Result<Dialed, E> {
-    let (clock, mut ready) = (Clock::start(), Readiness::default());
-    let mut dialer = Dialer::new(clock.now(), addresses.iter().copied(), credentials.clone(), timing, poller);
+    let mut ready = Readiness::default();
     loop {
         if let Some(dialed) = dialer.advance(clock.now())? {
             return Ok(dialed);
@@ -292,12 +419,26 @@ pub fn dial_blocking(
     credentials: &Credentials,
     owner: &Poller,
 ) -> io::Result<BlockingConnection> {
+    dial_through(addresses, timeout, credentials, (&Relays::default(), Duration::ZERO), owner)
+}
+
+/// As [`dial_blocking`], and uses relays after a head start of the addresses.
+pub fn dial_through(
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    credentials: &Credentials,
+    (relays, mut head_start): (&Relays, Duration),
+    owner: &Poller,
+) -> io::Result<BlockingConnection> {
     let poller = Arc::new(Poller::with_unreachable_after(Some(owner.unreachable_after()))?);
     let end = Instant::now() + timeout;
     let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
     let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);
     loop {
-        let dialed: io::Result<Dialed> = dial_while(addresses, credentials, timing, &poller, |_| {
+        let (clock, addresses) = (Clock::start(), addresses.iter().copied());
+        let dialer = Dialer::new(clock.now(), addresses, credentials.clone(), timing, &poller);
+        let dialer = dialer.through(relays, clock.now() + head_start);
+        let dialed: io::Result<Dialed> = wait_while(dialer, clock, &poller, |_| {
             let left = end.saturating_duration_since(Instant::now());
             let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
             if left.is_zero() { Err(timed_out()) } else { Ok(left) }
@@ -306,6 +447,10 @@ pub fn dial_blocking(
             Ok(dialed) => return dialed.connection.into_blocking()?.check_health_in(owner),
             Err(error) => error,
         };
+        if !core::mem::take(&mut head_start).is_zero() && !relays.addresses.is_empty() {
+            // All addresses failed before it was time for the relays.
+            continue;
+        }
         let pause = backoff.next_pause();
         let dial_error = error.get_ref().and_then(|error| error.downcast_ref::<DialError>());
         if !dial_error.is_some_and(DialError::is_early) || Instant::now() + pause >= end {

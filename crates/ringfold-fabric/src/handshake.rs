@@ -89,14 +89,14 @@ impl Handshake {
     /// send its first byte: its process may not accept yet.
     pub(crate) fn dial(
         now: Time,
-        transport: Transport,
+        transport: impl Into<Arc<Transport>>,
         poller: &Arc<Poller>,
         dialler: DialerHandshake,
         answer_by: Time,
     ) -> io::Result<Self> {
         let side = Side::DialerHandshake(Box::new(dialler));
         let deadline = answer_by.min(now + limits::CONNECT_MAX);
-        let mut handshake = Self::new(transport, poller, side, deadline)?;
+        let mut handshake = Self::new(transport.into(), poller, side, deadline)?;
         (handshake.answer_by, handshake.left) = (answer_by, Welcome::BYTES + Verdict::BYTES);
         handshake.answer();
         Ok(handshake)
@@ -105,17 +105,17 @@ impl Handshake {
     /// For an incoming connection.
     pub(crate) fn accept(
         now: Time,
-        transport: Transport,
+        transport: impl Into<Arc<Transport>>,
         poller: &Arc<Poller>,
         acceptor: AcceptorHandshake,
     ) -> io::Result<Self> {
         let side = Side::AcceptorHandshake(Box::new(acceptor));
-        let handshake = Self::new(transport, poller, side, now + limits::HANDSHAKE_MAX)?;
+        let handshake = Self::new(transport.into(), poller, side, now + limits::HANDSHAKE_MAX)?;
         Ok(Self { has_answered: true, ..handshake })
     }
 
-    fn new(transport: Transport, poller: &Arc<Poller>, side: Side, deadline: Time) -> io::Result<Self> {
-        let connection = Connection::over(Arc::new(transport), poller, Intake::Frames)?;
+    fn new(transport: Arc<Transport>, poller: &Arc<Poller>, side: Side, deadline: Time) -> io::Result<Self> {
+        let connection = Connection::over(transport, poller, Intake::Frames)?;
         Ok(Self {
             connection,
             side,
@@ -147,6 +147,20 @@ impl Handshake {
     pub(crate) fn send_proof(&mut self) {
         let proof = core::mem::take(&mut self.held_proof);
         self.send(&proof);
+    }
+
+    /// Whether the other end has sent anything.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Advances it, for a side that dials, and authenticates as soon as possible.
+    pub(crate) fn advance_proving(&mut self, now: Time) -> Result<Option<Established>, Rejection> {
+        let step = self.advance_dialled(now)?;
+        if step.is_none() && self.is_ready_to_prove() {
+            self.send_proof();
+        }
+        Ok(step)
     }
 
     /// Advances it, for a side that dials.

@@ -26,6 +26,7 @@ pub mod probe;
 pub mod quic;
 pub mod random;
 pub mod reactor;
+pub mod relay;
 pub mod rendezvous;
 pub mod segment;
 pub mod shared_bytes;

@@ -94,6 +94,43 @@ pub const REDIAL_PAUSE: Duration = Duration::from_millis(25);
 /// How long the side that has to dial may take before the other side dials, too.
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(300);
 
+/// How long two members try to reach each other before they meet at a relay: long enough for a lost packet of the direct
+/// attempts to be sent again.
+pub const RELAY_HEAD_START: Duration = Duration::from_millis(1500);
+
+/// How long a relay is tried alone.
+pub const RELAY_NEXT_AFTER: Duration = Duration::from_millis(700);
+
+/// How long a member that dials waits at a relay for the other member.
+pub const RELAY_DIAL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a connection that stands by waits at a relay. Then it is made anew.
+pub const RELAY_STAND_BY_MAX: Duration = Duration::from_secs(60);
+
+/// The shortest pause before a lost connection to a relay is made again.
+pub const RELAY_RETRY_MIN: Duration = Duration::from_millis(50);
+
+/// The longest such pause.
+pub const RELAY_RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// Connections that wait at one relay.
+pub const RELAY_WAITING_MAX: usize = 4096;
+
+/// Of them, those of one member.
+pub const RELAY_WAITING_PER_MEMBER_MAX: usize = 256;
+
+/// Of them, those of one pair in one direction. Beyond that the oldest is closed.
+pub const RELAY_WAITING_PER_PAIR_MAX: usize = 4;
+
+/// Pairs that one relay joins at the same time.
+pub const RELAY_PAIRS_MAX: usize = 1024;
+
+/// How long one end of a joined pair may stay open after the other has closed.
+pub const RELAY_HALF_CLOSED_MAX: Duration = Duration::from_secs(5);
+
+/// Reads from one end of a joined pair before other pairs get their turn.
+pub const RELAY_READS_PER_TURN: usize = 16;
+
 /// How long one direction of a probe is measured at most, from the first byte that arrives.
 pub const PROBE_MEASURE_MAX: Duration = Duration::from_millis(400);
 

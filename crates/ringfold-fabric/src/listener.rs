@@ -226,6 +226,18 @@ impl Listener {
         true
     }
 
+    /// Accepts a connection that was not made to its port. A member dials at the other end, as far as is known.
+    pub(crate) fn adopt(
+        &mut self,
+        now: Time,
+        transport: Arc<Transport>,
+        from: SocketAddr,
+        identity: Identity,
+        secrets: &impl SecretLookup,
+    ) {
+        self.begin(now, transport, from, identity, secrets);
+    }
+
     /// Closes a connection once what is queued was sent, for a limited time.
     pub fn close(&mut self, now: Time, connection: Connection) {
         self.closing.close(now, connection);
@@ -250,7 +262,7 @@ impl Listener {
             match self.ports[port].socket.accept() {
                 Ok((stream, from)) => {
                     self.is_shortage_logged = false;
-                    self.begin(now, stream.into(), from, identity, secrets);
+                    self.begin(now, Transport::from(stream), from, identity, secrets);
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
@@ -266,14 +278,14 @@ impl Listener {
     fn accept_quic(&mut self, now: Time, identity: Identity, secrets: &impl SecretLookup) {
         while let Some(stream) = self.quic.as_ref().and_then(|(endpoint, _)| endpoint.accept()) {
             let from = stream.state.remote;
-            self.begin(now, stream.into(), from, identity, secrets);
+            self.begin(now, Transport::from(stream), from, identity, secrets);
         }
     }
 
     fn begin(
         &mut self,
         now: Time,
-        transport: Transport,
+        transport: impl Into<Arc<Transport>>,
         from: SocketAddr,
         identity: Identity,
         secrets: &impl SecretLookup,

@@ -4,9 +4,13 @@
 //! enough. They never get two links, because the lower id chooses: it takes the connection with the first verdict, sent
 //! or received, and closes all others. The higher id learns the choice by the verdict if it dialled, and by the head of a
 //! stream if it did not.
+//!
+//! If neither reaches the other, they meet at a relay: the lower id dials there, and the higher id waits for it. What a
+//! relay joins is one more incoming connection here. Both keep waiting there afterwards, for shared state and probes.
 
 mod attempt;
 mod head;
+mod relayed;
 
 use crate::connection::{BlockingConnection, Connection};
 use crate::dialer::{Backoff, Credentials};
@@ -15,6 +19,7 @@ use crate::link::Link;
 use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Token};
 use crate::quic::QuicEndpoint;
+use crate::relay::{Relays, StandBy};
 use crate::segment::Ticket;
 use crate::shared_link::Opened;
 use attempt::{Attempt, IncomingLink, LinkOptions, OutgoingLink};
@@ -24,7 +29,7 @@ use ringfold_proto::handshake::{DialTarget, Established, Identity, Secret, Secre
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::time::Time;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,6 +61,14 @@ pub struct Mesh {
     /// Incoming streams of links whose head has not arrived.
     pending: HashMap<Token, PendingStream>,
     admitted: VecDeque<AdmittedEpoch>,
+    /// For members that cannot be reached.
+    relays: Relays,
+    /// Whether others may use this member as a relay.
+    volunteers: bool,
+    /// Members whose last link went through a relay.
+    relayed: BTreeSet<PeerId>,
+    /// Connections that wait at relays.
+    stand_by: StandBy,
     events: VecDeque<MeshEvent>,
 }
 
@@ -78,6 +91,8 @@ struct LinkRequest {
     key: Secret,
     attempt: Attempt,
     give_up: Time,
+    /// When relays are used, if there is no link.
+    relays_at: Time,
     /// Why the last attempt failed.
     last_failure: String,
     backoff: Backoff,
@@ -124,6 +139,10 @@ impl Mesh {
             requests: BTreeMap::new(),
             pending: HashMap::new(),
             admitted: VecDeque::new(),
+            relays: Relays::default(),
+            volunteers: false,
+            relayed: BTreeSet::new(),
+            stand_by: StandBy::default(),
             events: VecDeque::new(),
         }
     }
@@ -164,11 +183,17 @@ impl Mesh {
     /// Requests a link with a member. A newer request replaces an older one, whose key may not be valid any more.
     pub fn request(&mut self, now: Time, member: Member, epoch: EpochId, key: &[u8; 32]) {
         let head_start = if self.me < member.peer { Duration::ZERO } else { limits::DIAL_HEAD_START };
+        // A pair that could not reach each other last time does not wait long.
+        let is_relayed = self.relayed.contains(&member.peer);
+        let until_relays = if is_relayed { limits::DIAL_HEAD_START } else { limits::RELAY_HEAD_START };
+        let has_relays = self.relays.between(self.me, member.peer).next().is_some();
+        let for_relays = if has_relays { until_relays } else { Duration::ZERO };
         let request = LinkRequest {
             epoch,
             key: Secret::epoch_key(key),
             attempt: Attempt::Due(now + head_start),
-            give_up: now + self.timeout,
+            give_up: now + self.timeout + for_relays,
+            relays_at: now + until_relays,
             last_failure: "it has no address, and did not dial".into(),
             backoff: Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE),
             member,
@@ -198,6 +223,8 @@ impl Mesh {
     /// Cancels a request.
     pub fn forget(&mut self, peer: PeerId) {
         self.requests.remove(&peer);
+        self.relayed.remove(&peer);
+        self.stand_by.forget(peer);
     }
 
     /// Accepts connections of an epoch's members for shared state, probes and windows.
@@ -215,8 +242,12 @@ impl Mesh {
     /// When to call [`Mesh::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let pending = self.pending.values().map(|pending| pending.deadline);
-        let requests = self.requests.values().map(|request| request.attempt.timeout().min(request.give_up));
-        pending.chain(requests).chain(self.listener.poll_timeout()).min()
+        let requests = self.requests.values().map(|request| {
+            let awaits = self.may_await(request).then_some(request.relays_at);
+            request.attempt.timeout().min(request.give_up).min(awaits.unwrap_or(request.give_up))
+        });
+        let others = self.listener.poll_timeout().into_iter().chain(self.stand_by.poll_timeout());
+        pending.chain(requests).chain(others).min()
     }
 
     /// Time has passed.
@@ -225,8 +256,11 @@ impl Mesh {
         self.take_outcomes(now);
         self.pending.retain(|_, pending| pending.deadline > now);
         for (peer, request) in self.requests.extract_if(.., |_, request| request.give_up <= now) {
+            self.stand_by.forget(peer);
             self.events.push_back(MeshEvent::Failed(peer, request.last_failure));
         }
+        self.await_at_relays(now);
+        self.advance_stand_by(now, None);
         let late: Vec<_> =
             self.requests.values().filter(|w| w.attempt.timeout() <= now).map(|w| w.member.peer).collect();
         for peer in late {
@@ -238,13 +272,16 @@ impl Mesh {
     /// A socket is ready. Returns whether it belongs to this mesh.
     pub fn handle_ready(&mut self, now: Time, token: Token) -> bool {
         let identity = self.identity();
-        let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted };
+        let relay = self.volunteers.then_some(&self.relays.secret);
+        let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted, relay };
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
         } else if self.pending.contains_key(&token) {
             self.read_head(now, token);
         } else if let Some(request) = self.requests.values().find(|request| request.attempt.has(token)) {
             self.advance_attempt(now, request.member.peer, Some(token));
+        } else if self.stand_by.owns(token) {
+            self.advance_stand_by(now, Some(token));
         } else {
             return false;
         }
@@ -340,6 +377,7 @@ impl Mesh {
             }
         };
         let StreamHead { offer, is_guarded, .. } = head;
+        let relay = connection.relay();
         let shares = self.shares_on == Some(request.member.host);
         let Some(mut streams) = incoming.take(head, connection) else { return };
         let link = match (offer, streams.pop()) {
@@ -353,12 +391,22 @@ impl Mesh {
                 Link::new(streams)
             }
         };
-        self.complete(peer, link);
+        self.complete(now, peer, link, relay);
     }
 
     /// A link was made. Other connections for it are dropped: a verdict on them would be a second choice.
-    fn complete(&mut self, peer: PeerId, link: Link) {
-        self.requests.remove(&peer);
+    fn complete(&mut self, now: Time, peer: PeerId, link: Link, relay: Option<SocketAddr>) {
+        let request = self.requests.remove(&peer);
+        if let Some(relay) = relay {
+            let name = request.map_or(peer.short(), |request| request.member.name);
+            tracing::info!("link to peer {name} goes through relay {relay}");
+            self.relayed.insert(peer);
+            // It may dial for shared state and probes.
+            self.stand_by.await_member(now, peer, self.relays.between(self.me, peer));
+        } else {
+            self.relayed.remove(&peer);
+            self.stand_by.forget(peer);
+        }
         self.pending.retain(|_, pending| pending.established.peer != peer);
         self.drop_claiming(peer);
         self.events.push_back(MeshEvent::Up(peer, link));
@@ -381,6 +429,7 @@ impl Mesh {
                 streams: self.streams,
                 shares: self.shares_on == Some(*host),
                 quic: self.quic.clone(),
+                relays: (self.me < *peer).then(|| (self.relays.clone(), request.relays_at)),
             };
             match OutgoingLink::begin(now, addresses, credentials, options, &self.poller) {
                 Ok(outgoing) => request.attempt = Attempt::OutgoingLink(Box::new(outgoing)),
@@ -393,9 +442,14 @@ impl Mesh {
     fn advance_attempt(&mut self, now: Time, peer: PeerId, token: Option<Token>) {
         let Some(request) = self.requests.get_mut(&peer) else { return };
         let had_chosen = request.attempt.has_chosen();
+        let mut relay = None;
         let outcome = match &mut request.attempt {
             Attempt::Due(_) => return,
-            Attempt::OutgoingLink(outgoing) => outgoing.advance(now, token, &self.poller),
+            Attempt::OutgoingLink(outgoing) => {
+                let outcome = outgoing.advance(now, token, &self.poller);
+                relay = outgoing.relay();
+                outcome
+            }
             Attempt::IncomingLink(_) => Err("timed out waiting for all streams of the link".into()),
         };
         match outcome {
@@ -403,7 +457,7 @@ impl Mesh {
                 self.drop_claiming(peer)
             }
             Ok(None) => {}
-            Ok(Some(link)) => self.complete(peer, link),
+            Ok(Some(link)) => self.complete(now, peer, link, relay),
             Err(why) => {
                 tracing::debug!("failed to link with {}: {why}; trying again", request.member.name);
                 request.fail(now, why);
@@ -417,6 +471,8 @@ struct Secrets<'a> {
     me: PeerId,
     requests: &'a BTreeMap<PeerId, LinkRequest>,
     admitted: &'a VecDeque<AdmittedEpoch>,
+    /// The secret of visitors that use this member as a relay, if it volunteers.
+    relay: Option<&'a Secret>,
 }
 
 impl SecretLookup for Secrets<'_> {
@@ -434,6 +490,7 @@ impl SecretLookup for Secrets<'_> {
                 let known = known.filter(|(_, _, members)| members.contains(&peer));
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
+            Purpose::Relay => self.relay.cloned().ok_or(ConnectionRejection::WrongPurpose),
             Purpose::Control => Err(ConnectionRejection::WrongPurpose),
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct Transport {
     stream: TcpStream,
     /// Set if it is QUIC.
     quic: Option<Arc<QuicState>>,
+    /// The relay that it goes through.
+    relay: OnceLock<SocketAddr>,
     /// How long the other host may answer nothing: the setting of the first poller it was registered with.
     unreachable_after: OnceLock<Duration>,
     /// Since when the other host has not answered what was sent to it.
@@ -90,8 +92,21 @@ impl Transport {
         self.quic.as_ref()
     }
 
+    /// The relay that it goes through, if there is one.
+    pub(crate) fn relay(&self) -> Option<SocketAddr> {
+        self.relay.get().copied()
+    }
+
+    /// From now on the other end is a member, behind this relay.
+    pub(crate) fn set_relay(&self, relay: SocketAddr) {
+        self.relay.get_or_init(|| relay);
+    }
+
     /// Whether both ends have the same address, so that nothing leaves this host.
     pub(crate) fn is_local(&self) -> bool {
+        if self.relay().is_some() {
+            return false;
+        }
         match (self.stream.peer_addr(), self.stream.local_addr()) {
             (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
             _ => false,
@@ -321,6 +336,7 @@ impl From<TcpStream> for Transport {
         Self {
             stream,
             quic: None,
+            relay: OnceLock::new(),
             unreachable_after: OnceLock::new(),
             unanswered_since: Mutex::new(None),
             is_unreachable: AtomicBool::new(false),

@@ -7,6 +7,7 @@ mod media;
 mod mesh;
 mod node;
 mod probe;
+mod relay;
 mod sharing;
 mod suite;
 mod tcp_queues;

@@ -12,6 +12,7 @@ mod isolation;
 mod master;
 mod network;
 mod partition;
+mod relay;
 mod resets;
 mod restart;
 mod shared_state;

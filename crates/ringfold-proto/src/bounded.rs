@@ -189,6 +189,7 @@ pub fn check_description(description: &EpochDescription) -> Result<(), LimitExce
     at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
     at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
     check_network(description.network.as_deref())?;
+    at_most("relays", description.relays.len(), limits::RELAYS_MAX)?;
     description.members.iter().try_for_each(check_member)
 }
 

@@ -26,6 +26,14 @@ impl Member {
     }
 }
 
+/// A relay, for two members that cannot reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RelayAddress {
+    /// The member that volunteers; zero for a relay that is no peer.
+    pub peer: PeerId,
+    pub address: SocketAddr,
+}
+
 /// Two members without a link, the lower rank first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct MissingPair(pub Rank, pub Rank);
@@ -47,6 +55,8 @@ pub struct EpochDescription {
     pub tuning: Tuning,
     /// The key that authenticates connections between members.
     pub key: [u8; 32],
+    /// Where pairs meet that cannot reach each other, in the order of preference.
+    pub relays: Vec<RelayAddress>,
 }
 
 impl EpochDescription {

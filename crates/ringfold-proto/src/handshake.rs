@@ -8,7 +8,7 @@
 //!     │← Verdict  status, HMAC(secret, acceptor ‖ …)
 //! ```
 //!
-//! The secret is the join token on a control connection and the epoch's key on all others. Without a token the secret is
+//! The secret is the join token on a connection to a master or a relay, and the epoch's key on all others. Without a token the secret is
 //! empty, and the exchange is the same. A proof is an HMAC-SHA256 over a label with the role and over all bytes of both
 //! earlier blocks, including both nonces. So it cannot be replayed (the other nonce is new) or reflected (the role
 //! differs, and an end rejects its own id), and no byte of the blocks can be changed in transit. The dialler proves first:
@@ -163,7 +163,7 @@ impl HandshakeError {
     }
 
     fn bad_proof(purpose: Purpose) -> Self {
-        if purpose == Purpose::Control { Self::BadToken } else { Self::NotAMember }
+        if matches!(purpose, Purpose::Control | Purpose::Relay) { Self::BadToken } else { Self::NotAMember }
     }
 }
 

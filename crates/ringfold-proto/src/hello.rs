@@ -57,10 +57,13 @@ pub enum Purpose {
     Probe = 4,
     /// Puts into the windows of two ranks.
     Window = 5,
+    /// One leg of a connection between two members that goes through a relay.
+    Relay = 6,
 }
 
 impl Purpose {
-    pub const ALL: [Self; 5] = [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window];
+    pub const ALL: [Self; 6] =
+        [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window, Self::Relay];
 
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|p| *p as u8 == number)
@@ -75,6 +78,7 @@ impl fmt::Display for Purpose {
             Self::State => "state",
             Self::Probe => "probe",
             Self::Window => "window",
+            Self::Relay => "relay",
         })
     }
 }

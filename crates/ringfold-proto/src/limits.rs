@@ -5,6 +5,9 @@ use core::time::Duration;
 /// Members of one group, and peers of one run.
 pub const WORLD_MAX: usize = 1024;
 
+/// Relays of an epoch.
+pub const RELAYS_MAX: usize = 4;
+
 /// Bytes of elements in one data frame. An abort takes effect after a frame.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
 

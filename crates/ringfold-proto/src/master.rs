@@ -45,6 +45,7 @@ use rand_core::{Rng, SeedableRng};
 use restore::Restoration;
 use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 /// The configuration of a master.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub struct MasterConfig {
     pub tuning: Tuning,
     /// How much faster, in percent, an operation would be if plans were chosen for the second network instead of the first.
     pub appraise: Appraise,
+    /// Relays for members that cannot reach each other.
+    pub relays: Vec<SocketAddr>,
     /// The seed of its randomness; must be unpredictable and new for every process.
     pub seed: [u8; 32],
 }

@@ -98,6 +98,8 @@ pub struct Join {
     pub site: u32,
     /// Its listening addresses. The master's driver replaces unspecified ones by the address that it sees.
     pub addresses: Vec<SocketAddr>,
+    /// Whether it relays the traffic of members that cannot reach each other.
+    pub relays: bool,
 }
 
 /// The progress of an operation on one peer, for a restarted master.

@@ -16,7 +16,7 @@ pub use failure::{Failure, FailureKind};
 
 use crate::cause::WaitWarning;
 use crate::descriptor::Descriptor;
-use crate::epoch::{Attributes, EpochDescription, Member};
+use crate::epoch::{Attributes, EpochDescription, Member, RelayAddress};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
 use crate::message::{Join, Numbered, RoundNumbers, ToMaster, ToPeer};
 use crate::network::{Measurement, Network};
@@ -68,6 +68,8 @@ pub enum PeerAction {
     /// Make a link with this member, whichever end dials, authenticated by the epoch's key; report with
     /// [`Peer::handle_link_up`] or [`Peer::handle_link_failed`].
     Link { member: Member, epoch: EpochId, key: [u8; 32] },
+    /// Use these relays for links that cannot be made directly.
+    UseRelays(Vec<RelayAddress>),
     /// Close the link with this peer.
     Unlink(PeerId),
     /// Send a ping on the link with this peer.

@@ -11,13 +11,14 @@ pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::relay::VolunteerRelay;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
 use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::dialer::{Credentials, dial_through};
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
@@ -53,6 +54,7 @@ pub(crate) struct Driver {
     ended: Vec<(CallId, Ended)>,
     /// Counts the threads that answer probes.
     answering: Arc<()>,
+    relay: VolunteerRelay,
 }
 
 /// A collective that has not ended.
@@ -108,6 +110,7 @@ impl Driver {
             syncing: None,
             ended: Vec::new(),
             answering: Arc::default(),
+            relay: VolunteerRelay::default(),
         }
     }
 
@@ -252,6 +255,7 @@ impl Driver {
                 };
                 spawn("ringfold-probed", answer);
             }
+            Purpose::Relay => self.relay.add(peer, connection, self.directory.poller()),
             Purpose::Control | Purpose::Data | Purpose::Window => {}
         }
     }
@@ -329,6 +333,7 @@ impl Driver {
             PlaneEvent::LinkUp { peer } => {
                 self.measured.forget(peer);
                 self.report_links();
+                self.directory.set_relayed(peer, self.plane.mesh().is_relayed(peer));
                 self.machine.handle_link_up(peer);
             }
             PlaneEvent::NoLink { peer } => self.machine.handle_link_failed(peer),
@@ -358,6 +363,10 @@ impl Driver {
                 self.machine.handle_link_up(member.peer);
             }
             PeerAction::Link { member, epoch, key } => self.plane.mesh().request(now, member, epoch, &key),
+            PeerAction::UseRelays(relays) => {
+                self.plane.mesh().use_relays(now, relays);
+                self.directory.set_relays(self.plane.mesh().relays().clone());
+            }
             PeerAction::Unlink(peer) => {
                 self.plane.mesh().forget(peer);
                 self.plane.unlink(peer);
@@ -472,8 +481,16 @@ impl Driver {
             secret: Secret::epoch_key(key),
         };
         let (notes, poller) = (self.reports.sender(), self.directory.poller().clone());
+        let route = self.directory.relays_for(peer);
         let measure = move || {
-            let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials, &poller);
+            let (relays, head_start) = (&route.0, route.1);
+            let connect_max = if head_start.is_zero() {
+                limits::RELAYED_PROBE_CONNECT_MAX
+            } else {
+                limits::PROBE_CONNECT_MAX
+            };
+            let connection =
+                dial_through(&addresses, connect_max, &credentials, (relays, head_start), &poller);
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "cannot measure the bandwidth to a peer");

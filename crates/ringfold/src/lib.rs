@@ -18,6 +18,7 @@ mod group;
 mod limits;
 mod master;
 mod process_name;
+mod relay;
 mod shared_state;
 mod staging;
 mod token;
@@ -37,6 +38,7 @@ pub use group::{
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{MASTER_PORT, Master, MasterBuilder};
+pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;

@@ -9,6 +9,9 @@ pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 /// Time limit for connecting a probe.
 pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(500);
 
+/// The same, if the link to the peer goes through a relay.
+pub(crate) const RELAYED_PROBE_CONNECT_MAX: Duration = Duration::from_millis(1000);
+
 /// Time limit for establishing a link, after which the other end is reported as unreachable.
 pub(crate) const LINK_MAX: Duration = Duration::from_secs(4);
 

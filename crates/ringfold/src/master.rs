@@ -9,6 +9,7 @@ mod ring_solver;
 mod server;
 
 pub use builder::MasterBuilder;
+pub(crate) use builder::listen_addresses;
 
 use crate::Error;
 use crate::error::invalid;
@@ -112,7 +113,7 @@ impl Master {
             .name("ringfold-master".into())
             .spawn(move || {
                 // The sockets are closed before the outcome is visible.
-                let outcome = guarded(|| server.serve(&shared.interrupted));
+                let outcome = guarded("master", || server.serve(&shared.interrupted));
                 shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
                 // Logged last: a log may panic, and that must not block `wait`.
@@ -181,9 +182,9 @@ impl Drop for Master {
 }
 
 /// Runs the loop; a panic becomes an error, and what the loop owns is dropped.
-fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn guarded(who: &str, body: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|panic| Err(Error::Internal(format!("the master panicked: {}", panic_text(&*panic)))))
+        .unwrap_or_else(|panic| Err(Error::Internal(format!("the {who} panicked: {}", panic_text(&*panic)))))
 }
 
 #[cfg(test)]
@@ -194,7 +195,7 @@ mod tests {
     fn a_panic_in_the_loop_becomes_an_error_and_drops_what_the_loop_owns() {
         let held = Arc::new(());
         let inner = held.clone();
-        let outcome = guarded(move || {
+        let outcome = guarded("master", move || {
             let _inner = inner;
             panic!("on purpose {}", 1)
         });

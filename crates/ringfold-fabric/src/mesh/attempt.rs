@@ -8,6 +8,7 @@ use crate::link::Link;
 use crate::poller::{Poller, Token};
 use crate::quic::QuicEndpoint;
 use crate::random;
+use crate::relay::Relays;
 use crate::shared_link::Offer;
 use ringfold_proto::time::Time;
 use std::io;
@@ -76,6 +77,8 @@ pub struct OutgoingLink {
     offer_sent: Option<PendingOffer>,
     /// A QUIC connection that is being made.
     by_quic: Option<PendingQuic>,
+    /// The relay that it goes through.
+    relay: Option<SocketAddr>,
 }
 
 /// A QUIC connection that is being made, and the TCP connection beside it.
@@ -96,6 +99,8 @@ pub struct LinkOptions {
     pub shares: bool,
     /// Makes QUIC connections, for long links.
     pub quic: Option<Arc<QuicEndpoint>>,
+    /// Relays, and from when on they are used.
+    pub relays: Option<(Relays, Time)>,
 }
 
 /// An offer of shared memory that was not answered yet.
@@ -116,10 +121,19 @@ impl OutgoingLink {
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
         let link = u64::from_le_bytes(random::bytes()?);
-        let first =
+        let mut first =
             Dialer::new(now, addresses.iter().copied(), credentials.clone(), DialTiming::default(), poller);
+        if let Some((relays, not_before)) = &options.relays {
+            first = first.through(relays, *not_before);
+        }
         let (dialers, done) = (vec![(0, first)], Vec::new());
-        Ok(Self { credentials, link, options, count: 0, dialers, done, offer_sent: None, by_quic: None })
+        let (offer_sent, by_quic, relay) = (None, None, None);
+        Ok(Self { credentials, link, options, count: 0, dialers, done, offer_sent, by_quic, relay })
+    }
+
+    /// The relay that the link goes through, once it is made.
+    pub fn relay(&self) -> Option<SocketAddr> {
+        self.relay
     }
 
     /// Advances what a token belongs to, or what is due. Returns the link once it is made.
@@ -166,6 +180,7 @@ impl OutgoingLink {
     /// Sends the head of a stream. After the first one, dials all others.
     fn add_stream(&mut self, now: Time, index: u16, dialed: Dialed, poller: &Arc<Poller>) -> io::Result<()> {
         let Dialed { connection, address, .. } = dialed;
+        self.relay = connection.relay();
         if index == 0
             && let Some((endpoint, round_trip)) = self.quic_for(&connection, address)
         {
@@ -190,8 +205,8 @@ impl OutgoingLink {
     ) -> io::Result<()> {
         let offer = if self.options.shares { self.offer() } else { None };
         if index == 0 {
-            // Within a host one stream is as fast as many.
-            let is_one = self.options.shares || address.ip().is_loopback();
+            // Within a host one stream is as fast as many. A relay joins one connection at a time.
+            let is_one = self.options.shares || address.ip().is_loopback() || self.relay.is_some();
             self.count = if is_one { 1 } else { self.options.streams };
         }
         let ticket = offer.as_ref().map(Offer::ticket);
@@ -217,7 +232,8 @@ impl OutgoingLink {
         connection: &Connection,
         address: SocketAddr,
     ) -> Option<(Arc<QuicEndpoint>, Duration)> {
-        let endpoint = self.options.quic.as_ref().filter(|_| !self.options.shares)?;
+        let may_use = !self.options.shares && self.relay.is_none();
+        let endpoint = self.options.quic.as_ref().filter(|_| may_use)?;
         let round_trip = connection.round_trip().ok().filter(|time| *time >= limits::QUIC_ROUND_TRIP_MIN)?;
         let is_usable = !address.ip().is_loopback() && endpoint.may_answer(address.ip());
         is_usable.then(|| (endpoint.clone(), round_trip))

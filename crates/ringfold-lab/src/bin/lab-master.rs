@@ -26,6 +26,9 @@ struct Arguments {
     /// The token that peers need to join.
     #[arg(long)]
     token: Option<String>,
+    /// A relay; may be repeated.
+    #[arg(long)]
+    relay: Vec<String>,
     /// The timeouts: default or short.
     #[arg(long, default_value = "short", value_parser = TimingPreset::named)]
     timing: TimingPreset,
@@ -52,6 +55,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut builder = Master::builder().timing(arguments.timing.timing());
     for address in &arguments.listen {
         builder = builder.listen(address.as_str());
+    }
+    for relay in &arguments.relay {
+        builder = builder.relay(relay.as_str());
     }
     if let Some(token) = &arguments.token {
         builder = builder.token(token.as_str());

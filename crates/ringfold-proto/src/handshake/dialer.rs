@@ -24,6 +24,11 @@ impl DialTarget {
         Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None }
     }
 
+    /// A leg to a relay, or to a member that relays.
+    pub fn relay() -> Self {
+        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None }
+    }
+
     /// A connection to another member of an epoch.
     pub fn member(purpose: Purpose, epoch: EpochId, peer: PeerId) -> Self {
         Self { purpose, epoch, peer: Some(peer) }

@@ -3,7 +3,7 @@
 use super::group::{EpochStage, Group};
 use super::{Master, MasterAction, TourRequest, TourSolution};
 use crate::cause::{Cause, Departure};
-use crate::epoch::{EpochDescription, Member, MissingPair};
+use crate::epoch::{EpochDescription, Member, MissingPair, RelayAddress};
 use crate::event::Event;
 use crate::id::{EpochId, GroupId, PeerId, Rank};
 use crate::limits;
@@ -190,7 +190,19 @@ impl Master {
             network: None,
             tuning: self.config.tuning.for_round_trip(longest).bounded(),
             key: self.random_key(),
+            relays: self.relays(members),
         }
+    }
+
+    /// The relays of the configuration, then the members that volunteer.
+    fn relays(&self, members: &[PeerId]) -> Vec<RelayAddress> {
+        let configured = self.config.relays.iter().map(|at| RelayAddress { peer: PeerId(0), address: *at });
+        let volunteers = members.iter().filter_map(|peer| {
+            let join = &self.roster.get(*peer)?.join;
+            let address = *join.addresses.first().filter(|_| join.relays)?;
+            Some(RelayAddress { peer: *peer, address })
+        });
+        configured.chain(volunteers).take(limits::RELAYS_MAX).collect()
     }
 
     fn request_tour(&mut self, now: Time, id: GroupId, members: Vec<PeerId>) {

@@ -79,6 +79,7 @@ impl Peer {
             self.actions.push_back(PeerAction::Unlink(peer));
         }
         self.ended_links.retain(|p| wanted.contains(p));
+        self.actions.push_back(PeerAction::UseRelays(description.relays.clone()));
         let mut waiting = BTreeSet::new();
         for member in neighbours {
             let peer = member.peer;

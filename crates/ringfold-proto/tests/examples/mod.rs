@@ -7,7 +7,7 @@ use ringfold_proto::cause::{
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair};
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
@@ -321,6 +321,7 @@ examples! { purposes: Purpose {
     "state", Purpose::State => Purpose::State;
     "probe", Purpose::Probe => Purpose::Probe;
     "window", Purpose::Window => Purpose::Window;
+    "relay", Purpose::Relay => Purpose::Relay;
 } }
 
 /// The encoding of every enum variant, by name.
@@ -425,6 +426,7 @@ fn join() -> Join {
         host: 0xcafe,
         site: 2,
         addresses: ["192.0.2.1:4000", "[2001:db8::1]:65535"].map(|a| a.parse().unwrap()).to_vec(),
+        relays: true,
     }
 }
 
@@ -488,6 +490,7 @@ fn description() -> EpochDescription {
             forced: Some(Algorithm::Direct),
         },
         key: [0x6b; 32],
+        relays: vec![RelayAddress { peer: B, address: "192.0.2.9:48149".parse().unwrap() }],
     }
 }
 

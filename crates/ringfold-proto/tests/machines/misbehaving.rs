@@ -33,7 +33,7 @@ fn assert_only_cid_is_out(run: &mut TestRun, [ann, bob, cid]: [PeerIndex; 3]) {
 }
 
 fn join(name: &str) -> Join {
-    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new() }
+    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new(), relays: false }
 }
 
 /// A resume from an earlier incarnation of the master, with its own epoch.
@@ -48,6 +48,7 @@ fn resume(peer: PeerId) -> Resume {
         network: None,
         tuning: Tuning::default(),
         key: [0; 32],
+        relays: Vec::new(),
     };
     Resume {
         join: join("odd"),
@@ -101,6 +102,7 @@ fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
         timing: Timing::default(),
         tuning: Tuning::default(),
         appraise: |_, _, _, _| 0,
+        relays: Vec::new(),
         seed: [1; 32],
     });
     let (now, conn) = (Time(1), ConnId(1));

@@ -22,10 +22,14 @@ use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Far from the origin, so that zero is not mistaken for the current time.
 const BEGIN: Time = Time(1_000_000_000_000_000);
+
+/// The relay of the master's configuration.
+pub const RELAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9)), 48149);
 
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -109,6 +113,7 @@ impl TestRun {
             host,
             site: 0,
             addresses: vec![([127, 0, 0, 1], 1000 + who.0 as u16).into()],
+            relays: name.starts_with("volunteer"),
         };
         let peer = Peer::new(PeerConfig { peer: PeerId(who.0 as u128 + 1), join, timing: self.timing });
         self.peers.push(TestPeer::new(peer, name));
@@ -336,6 +341,7 @@ impl TestRun {
             timing: self.timing,
             tuning: Tuning::default(),
             appraise: |_, _, _, _| 100,
+            relays: vec![RELAY],
             seed: [self.incarnations; 32],
         };
         self.master = Some(Master::new(config));

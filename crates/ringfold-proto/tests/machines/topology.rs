@@ -1,7 +1,10 @@
 //! Votes on the topology and on pending peers, and world sizes.
 
-use super::test_run::{TestRun, secs, sum_of};
+use super::test_run::{RELAY, TestRun, secs, sum_of};
 use ringfold_proto::cause::Cause;
+use ringfold_proto::epoch::RelayAddress;
+use ringfold_proto::id::PeerId;
+use ringfold_proto::limits;
 use ringfold_proto::peer::{Completion, Failure};
 
 #[test]
@@ -198,4 +201,27 @@ fn a_collective_during_an_exclusive_vote_of_the_same_peer_is_misuse() {
     run.update_topology(bob);
     run.settle();
     run.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn members_learn_of_relays_and_then_of_volunteers() {
+    let (mut run, [ann]) = TestRun::with_members();
+    let configured = RelayAddress { peer: PeerId(0), address: RELAY };
+    assert_eq!(run.peers[ann.0].relays, [configured]);
+    let volunteer = run.connect_peer("volunteer", 0);
+    run.settle();
+    run.admit_all();
+    let expected =
+        [configured, RelayAddress { peer: run.id(volunteer), address: ([127, 0, 0, 1], 1001).into() }];
+    for who in [ann, volunteer] {
+        assert_eq!(run.peers[who.0].relays, expected);
+        assert_eq!(run.epoch(who).relays, expected);
+    }
+    for _ in 0..limits::RELAYS_MAX {
+        run.connect_peer("volunteer too", 0);
+    }
+    run.settle();
+    run.admit_all();
+    assert_eq!(run.peers[ann.0].relays.len(), limits::RELAYS_MAX);
+    assert_eq!(run.peers[ann.0].relays[..2], expected);
 }

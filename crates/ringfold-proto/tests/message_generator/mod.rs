@@ -8,7 +8,7 @@ use ringfold_proto::cause::{
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair};
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag};
 use ringfold_proto::limits;
 use ringfold_proto::link_message::LinkMessage;
@@ -227,6 +227,7 @@ impl MessageGenerator<'_> {
             host: self.u64(),
             site: self.u32(),
             addresses: self.list(limits::ADDRESSES_MAX, Self::address),
+            relays: self.bool(),
         }
     }
 
@@ -293,6 +294,7 @@ impl MessageGenerator<'_> {
                 forced: self.maybe(|d| d.one_of(&algorithms)),
             },
             key: self.key(),
+            relays: self.list(limits::RELAYS_MAX, |d| RelayAddress { peer: d.peer(), address: d.address() }),
         }
     }
 

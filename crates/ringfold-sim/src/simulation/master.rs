@@ -47,9 +47,13 @@ impl Simulation {
             _ => format!("master {}", self.master.incarnations),
         };
         let seed = RandomStream::new(self.master.seed, &name).bytes32();
-        let appraise = ringfold_plan::estimate::gain_percent;
-        let config =
-            MasterConfig { timing: self.scenario.timing, tuning: self.scenario.tuning, appraise, seed };
+        let config = MasterConfig {
+            timing: self.scenario.timing,
+            tuning: self.scenario.tuning,
+            appraise: ringfold_plan::estimate::gain_percent,
+            relays: Vec::new(),
+            seed,
+        };
         self.master.machine = Some(Master::new(config));
         self.master.timer_at = None;
         self.oracle.master_started();

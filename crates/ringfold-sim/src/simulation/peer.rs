@@ -82,6 +82,7 @@ impl Simulation {
             host: self.random.between(1, 5),
             site: 0,
             addresses: Vec::new(),
+            relays: false,
         };
         let mut program = Program::new(self.scenario.seed, index, self.scenario.program_config.clone());
         program.calm = self.calm;
@@ -335,6 +336,7 @@ impl Simulation {
                 self.peers[peer].control.take_if(|current| *current == conn);
             }
             PeerAction::Link { member, epoch, .. } => self.want_link(peer, member.peer, epoch),
+            PeerAction::UseRelays(_) => {}
             PeerAction::Unlink(other) => self.unlink(peer, other),
             PeerAction::Ping(other) => {
                 let ping = Outgoing::Message(other, LinkMessage::Ping);

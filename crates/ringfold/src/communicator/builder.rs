@@ -5,6 +5,7 @@ use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
 use crate::error::invalid;
 use crate::process_name::process_name;
+use crate::relay::volunteers_by_default;
 use crate::token::Token;
 use crate::uplink::Uplink;
 use crate::{Error, limits};
@@ -17,6 +18,7 @@ use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
+use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::{GroupId, PeerId};
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::message::Join;
@@ -55,6 +57,7 @@ pub struct CommunicatorBuilder {
     pub(super) connect_timeout: Option<Duration>,
     cancel: Option<CancelToken>,
     shares_memory: bool,
+    volunteers: bool,
 }
 
 /// Default number of streams per neighbour on another host.
@@ -77,6 +80,7 @@ impl CommunicatorBuilder {
             connect_timeout: None,
             cancel: None,
             shares_memory: host::may_share(),
+            volunteers: volunteers_by_default(),
         }
     }
 
@@ -170,6 +174,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Whether this peer relays the traffic of peers that cannot reach each other. They must reach this one.
+    ///
+    /// Relays of the master are used first. Default: false, unless the environment variable `RINGFOLD_VOLUNTEER_RELAY` is 1.
+    pub fn volunteer_relay(mut self, volunteers: bool) -> Self {
+        self.volunteers = volunteers;
+        self
+    }
+
     /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
     ///
     /// The peer then leaves the run, and the call fails with [`Error::Interrupted`]. Meant for signals.
@@ -221,8 +233,11 @@ impl CommunicatorBuilder {
             host,
             site: self.site,
             addresses: self.addresses(listens),
+            relays: self.volunteers,
         };
-        let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller).on_host(host);
+        let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller)
+            .on_host(host)
+            .with_relay_secret(Secret::token(&self.token), self.volunteers);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }

@@ -2,13 +2,15 @@
 
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::dialer::{Credentials, dial_through};
+use ringfold_fabric::limits;
 use ringfold_fabric::poller::Poller;
+use ringfold_fabric::relay::Relays;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, PeerId, RunId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +29,9 @@ struct State {
     epoch: EpochId,
     key: [u8; 32],
     addresses: HashMap<PeerId, Vec<SocketAddr>>,
+    relays: Relays,
+    /// Members whose link goes through a relay.
+    relayed: HashSet<PeerId>,
 }
 
 impl Directory {
@@ -53,6 +58,30 @@ impl Directory {
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
+        let State { relayed, addresses, .. } = &mut *state;
+        relayed.retain(|peer| addresses.contains_key(peer));
+    }
+
+    pub(crate) fn set_relays(&self, relays: Relays) {
+        self.state.lock().relays = relays;
+    }
+
+    /// Sets whether the link with a member goes through a relay.
+    pub(crate) fn set_relayed(&self, peer: PeerId, is_relayed: bool) {
+        let relayed = &mut self.state.lock().relayed;
+        if is_relayed {
+            relayed.insert(peer)
+        } else {
+            relayed.remove(&peer)
+        };
+    }
+
+    /// The relays, and how long a member is dialled directly before they are used.
+    pub(crate) fn relays_for(&self, peer: PeerId) -> (Relays, Duration) {
+        let state = self.state.lock();
+        let head_start =
+            if state.relayed.contains(&peer) { Duration::ZERO } else { limits::RELAY_HEAD_START };
+        (state.relays.clone(), head_start)
     }
 
     /// Connects to a member, and waits until that has succeeded or failed.
@@ -71,6 +100,7 @@ impl Directory {
             };
             (credentials, state.addresses.get(&peer).cloned().unwrap_or_default())
         };
-        dial_blocking(&addresses, timeout, &credentials, &self.poller)
+        let (relays, head_start) = self.relays_for(peer);
+        dial_through(&addresses, timeout, &credentials, (&relays, head_start), &self.poller)
     }
 }

@@ -159,6 +159,7 @@ fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result
         network: None,
         tuning: local.tuning.for_round_trip(longest).bounded(),
         key: random::bytes().map_err(system)?,
+        relays: Vec::new(),
     })
 }
 

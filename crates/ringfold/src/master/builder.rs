@@ -7,6 +7,7 @@ use crate::token::Token;
 use core::time::Duration;
 use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
+use ringfold_proto::limits::RELAYS_MAX;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -20,6 +21,7 @@ pub struct MasterBuilder {
     pub(super) timing: Timing,
     pub(super) unreachable_after: Option<Duration>,
     pub(super) tuning: Tuning,
+    relays: Vec<String>,
     pub(super) crash_after_commits: Option<u64>,
 }
 
@@ -50,6 +52,13 @@ impl MasterBuilder {
         self
     }
 
+    /// The address of a [relay](crate::Relay), `host:port`, for peers that cannot reach each other. May be repeated: up to 4
+    /// are used, in this order. All peers of the run must reach it at this address.
+    pub fn relay(mut self, address: impl Into<String>) -> Self {
+        self.relays.push(address.into());
+        self
+    }
+
     /// Parameters of the plans of all peers.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
@@ -70,23 +79,29 @@ impl MasterBuilder {
 
     /// The addresses to listen on; names are resolved.
     pub(super) fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
-        if self.listen.is_empty() {
-            return Ok(vec![
-                ListenAddress { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
-                ListenAddress { address: (Ipv4Addr::UNSPECIFIED, MASTER_PORT).into(), optional: false },
-            ]);
+        listen_addresses(&self.listen, MASTER_PORT)
+    }
+
+    /// The relays; names are resolved.
+    pub(super) fn relays(&self) -> Result<Vec<SocketAddr>, Error> {
+        let mut relays = Vec::new();
+        for text in &self.relays {
+            let found =
+                text.to_socket_addrs().map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
+            let usable = found.filter(|at| !at.ip().is_unspecified() && at.port() != 0);
+            let before = relays.len();
+            relays.extend(usable);
+            if relays.len() == before {
+                return Err(invalid!("invalid relay address {text:?}: peers cannot dial it"));
+            }
         }
-        let mut addresses = Vec::new();
-        for text in &self.listen {
-            let found: Vec<_> = text
-                .to_socket_addrs()
-                .map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?
-                .collect();
-            // A name may resolve to an address family that this host lacks.
-            let optional = found.len() > 1;
-            addresses.extend(found.into_iter().map(|address| ListenAddress { address, optional }));
+        if relays.len() > RELAYS_MAX {
+            return Err(invalid!(
+                "too many relay addresses: {} exceed the limit of {RELAYS_MAX}",
+                relays.len()
+            ));
         }
-        Ok(addresses)
+        Ok(relays)
     }
 
     pub(super) fn secret(&self) -> Secret {
@@ -107,6 +122,25 @@ impl MasterBuilder {
     }
 }
 
+/// The addresses to listen on, by default all; names are resolved.
+pub(crate) fn listen_addresses(listen: &[String], port: u16) -> Result<Vec<ListenAddress>, Error> {
+    if listen.is_empty() {
+        return Ok(vec![
+            ListenAddress { address: (Ipv6Addr::UNSPECIFIED, port).into(), optional: true },
+            ListenAddress { address: (Ipv4Addr::UNSPECIFIED, port).into(), optional: false },
+        ]);
+    }
+    let mut addresses = Vec::new();
+    for text in listen {
+        let found = text.to_socket_addrs().map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?;
+        let found: Vec<_> = found.collect();
+        // A name may resolve to an address family that this host lacks.
+        let optional = found.len() > 1;
+        addresses.extend(found.into_iter().map(|address| ListenAddress { address, optional }));
+    }
+    Ok(addresses)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +156,17 @@ mod tests {
         let builder = Master::builder().listen("127.0.0.1:1").listen("nonsense");
         let error = builder.addresses().unwrap_err();
         assert!(matches!(&error, Error::BadArgument(why) if why.contains("\"nonsense\"")), "{error}");
+    }
+
+    #[test]
+    fn a_relay_that_peers_cannot_dial_is_an_error() {
+        let relays = |texts: &[&str]| texts.iter().fold(Master::builder(), |b, text| b.relay(*text)).relays();
+        assert_eq!(relays(&["192.0.2.1:5", "[2001:db8::1]:6"]).unwrap().len(), 2);
+        for wrong in ["0.0.0.0:5", "192.0.2.1:0", "nonsense"] {
+            let error = relays(&[wrong]).unwrap_err();
+            assert!(matches!(&error, Error::BadArgument(why) if why.contains(wrong)), "{error}");
+        }
+        assert!(relays(&["192.0.2.1:5"; RELAYS_MAX + 1]).is_err());
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl Server {
                 timing,
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
+                relays: plan.relays()?,
                 seed,
             }),
             poller,

@@ -291,6 +291,7 @@ impl TestRun {
                 }
             }
             PeerAction::Link { member, .. } => self.link(who, member.peer),
+            PeerAction::UseRelays(relays) => self.peers[who.0].relays = relays,
             PeerAction::Unlink(peer) => {
                 if let Some(other) = self.find(peer) {
                     self.linked.remove(&pair(who, other));

@@ -2,7 +2,7 @@
 
 use ringfold_proto::cause::WaitWarning;
 use ringfold_proto::descriptor::Descriptor;
-use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::epoch::{EpochDescription, RelayAddress};
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
 use ringfold_proto::peer::{Completion, Failure, Peer};
 use ringfold_proto::shared_state::Assignment;
@@ -51,6 +51,7 @@ pub struct TestPeer {
     pub started: Vec<(OpId, Descriptor)>,
     pub opened: Vec<EpochDescription>,
     pub closed: Vec<EpochId>,
+    pub relays: Vec<RelayAddress>,
     pub probes: Vec<ProbeRequest>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
     /// Warnings in its log.
@@ -74,6 +75,7 @@ impl TestPeer {
             ops: BTreeMap::new(),
             started: Vec::new(),
             opened: Vec::new(),
+            relays: Vec::new(),
             closed: Vec::new(),
             probes: Vec::new(),
             assignments: Vec::new(),

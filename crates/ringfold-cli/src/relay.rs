@@ -1,0 +1,92 @@
+//! The command that runs a relay until SIGINT or SIGTERM.
+
+use crate::exit_code::SUCCESS;
+use crate::master::{read_token, wait_for_end_of_stdin, with_port};
+use crate::signals::Signals;
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ringfold::{RELAY_PORT, Relay};
+use ringfold_bindings::join_token;
+use ringfold_bindings::log::{self, LogLevel};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// The arguments of a relay.
+#[derive(Args, Debug)]
+pub struct RelayArguments {
+    /// The address to listen on, HOST:PORT or HOST; may be repeated [default: all addresses, port 48149]
+    #[arg(long, visible_alias = "listen", value_name = "ADDR")]
+    bind: Vec<String>,
+    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]; info logs
+    /// each pair
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<LogLevel>,
+    /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
+    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
+    #[arg(long, value_name = "SECONDS")]
+    unreachable_after: Option<u64>,
+    /// End when standard input is closed
+    #[arg(long, hide = true)]
+    end_with_stdin: bool,
+}
+
+/// The start of the line with the addresses, which are separated by commas.
+pub const LISTENING: &str = "relay listening on ";
+
+impl RelayArguments {
+    /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
+    pub fn run(&self) -> Result<i32> {
+        log::start(self.log);
+        let token = match self.token_file.as_deref() {
+            Some(path) => Some(read_token(path)?),
+            None => join_token::read_environment().map_err(|failure| anyhow!(failure.text))?,
+        };
+        let mut signals = Signals::catch()?;
+        let relay = Arc::new(self.start(token.as_deref())?);
+        let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
+        print(&format!("{LISTENING}{}", texts.join(", ")))?;
+
+        let interrupted = relay.clone();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            signals.wait();
+            interrupted.interrupt();
+        })?;
+        if self.end_with_stdin {
+            let interrupted = relay.clone();
+            thread::Builder::new().name("stdin".into()).spawn(move || {
+                wait_for_end_of_stdin();
+                interrupted.interrupt();
+            })?;
+        }
+        relay.wait().context("the relay failed")?;
+        let done = relay.statistics();
+        print(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;
+        Ok(SUCCESS)
+    }
+
+    fn start(&self, token: Option<&str>) -> Result<Relay> {
+        let mut builder = Relay::builder();
+        for text in &self.bind {
+            builder = builder.listen(with_port(text, RELAY_PORT));
+        }
+        if let Some(token) = token {
+            builder = builder.token(token);
+        }
+        if let Some(seconds) = self.unreachable_after {
+            builder = builder.unreachable_after(Duration::from_secs(seconds));
+        }
+        Ok(builder.start()?)
+    }
+}
+
+fn print(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
+}

@@ -1,0 +1,199 @@
+//! Relays for peers that cannot reach each other.
+
+use crate::Error;
+use crate::master::{guarded, listen_addresses};
+use crate::token::Token;
+use core::time::Duration;
+use parking_lot::Mutex;
+use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::listener::Listener;
+use ringfold_fabric::poller::Poller;
+use ringfold_fabric::relay::{RelayHandle, RelayServer};
+use ringfold_proto::handshake::Secret;
+use ringfold_proto::id::PeerId;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// The default port of a relay.
+pub const RELAY_PORT: u16 = 48149;
+
+/// The environment variable with which a peer volunteers as a relay: `RINGFOLD_VOLUNTEER_RELAY=1`.
+const VOLUNTEER_VARIABLE: &str = "RINGFOLD_VOLUNTEER_RELAY";
+
+/// A relay: carries the traffic of peers that cannot reach each other, because both are behind a NAT or a firewall.
+///
+/// All peers of the run must reach it. The master tells them of it (`MasterBuilder::relay`). It joins two peers that prove
+/// the join token and name each other; it never connects to anything. Peers authenticate each other through it with a key that it
+/// does not know. It can read their traffic, as everyone on the path can.
+///
+/// ```
+/// let relay = ringfold::Relay::builder().listen("127.0.0.1:0").token("secret").start()?;
+/// assert_ne!(relay.addresses()[0].port(), 0);
+/// relay.interrupt();
+/// relay.wait()?;
+/// # Ok::<(), ringfold::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Relay {
+    addresses: Vec<SocketAddr>,
+    handle: RelayHandle,
+    thread: Mutex<Option<JoinHandle<Result<(), Error>>>>,
+}
+
+/// Configures a [`Relay`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct RelayBuilder {
+    listen: Vec<String>,
+    token: Token,
+    unreachable_after: Option<Duration>,
+}
+
+/// What a relay has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RelayStatistics {
+    /// Pairs of connections that were joined.
+    pub pairs: u64,
+    /// Pairs that are joined now.
+    pub open_pairs: u64,
+    /// Bytes that were copied, in both directions.
+    pub bytes: u64,
+    /// Connections that were never joined.
+    pub unmatched: u64,
+}
+
+impl RelayBuilder {
+    /// An address to listen on, `host:port`. May be repeated. Default: port 48149 of all addresses.
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen.push(address.into());
+        self
+    }
+
+    /// The join token of the run.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Token(token.into());
+        self
+    }
+
+    /// How long the host of a peer may acknowledge nothing before it counts as lost; at least 3 s.
+    ///
+    /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.unreachable_after = Some(time);
+        self
+    }
+
+    /// Listens, and serves on a background thread.
+    pub fn start(self) -> Result<Relay, Error> {
+        let system = |error: io::Error| Error::system("starting the relay failed", &error);
+        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
+        let listener = Listener::bind(&listen_addresses(&self.listen, RELAY_PORT)?, &poller);
+        let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
+        let addresses: Vec<_> = listener.addresses().collect();
+        self.warn_without_token(&addresses);
+        let (server, handle) = RelayServer::new(poller, Some(listener), Secret::token(&self.token));
+        let thread = spawn(server).map_err(system)?;
+        tracing::info!(?addresses, "the relay is listening");
+        Ok(Relay { addresses, handle, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn warn_without_token(&self, addresses: &[SocketAddr]) {
+        let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
+        if let (true, Some(address)) = (self.token.is_empty(), open) {
+            tracing::warn!(
+                "the relay listens on {address} without a join token: anyone who can reach this address can use it. Set \
+                 the token of the master"
+            );
+        }
+    }
+}
+
+impl Relay {
+    /// Configures a relay.
+    pub fn builder() -> RelayBuilder {
+        RelayBuilder::default()
+    }
+
+    /// The addresses it listens on, with the ports chosen for port 0.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> RelayStatistics {
+        let counters = self.handle.counters();
+        RelayStatistics {
+            pairs: counters.pairs.load(Ordering::Relaxed),
+            open_pairs: counters.open_pairs.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
+            unmatched: counters.unmatched.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the relay soon. Peers lose the links that go through it.
+    pub fn interrupt(&self) {
+        self.handle.interrupt();
+    }
+
+    /// Waits until the relay has ended. Then its ports are free.
+    pub fn wait(&self) -> Result<(), Error> {
+        let Some(thread) = self.thread.lock().take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|_| Err(Error::Internal("the relay panicked".into())))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.interrupt();
+        // It is reported by `wait`.
+        let _ = self.wait();
+    }
+}
+
+fn spawn(server: RelayServer) -> io::Result<JoinHandle<Result<(), Error>>> {
+    let serve =
+        || guarded("relay", || server.serve().map_err(|error| Error::system("the relay's loop", &error)));
+    std::thread::Builder::new().name("ringfold-relay".into()).spawn(serve)
+}
+
+/// Whether peers of this process volunteer, unless they are told otherwise.
+pub(crate) fn volunteers_by_default() -> bool {
+    std::env::var(VOLUNTEER_VARIABLE).is_ok_and(|text| matches!(text.trim(), "1" | "true" | "on" | "yes"))
+}
+
+/// The relay of a peer that volunteers. Its thread starts with the first visitor, and ends with the peer.
+#[derive(Default)]
+pub(crate) struct VolunteerRelay {
+    handle: Option<RelayHandle>,
+}
+
+impl VolunteerRelay {
+    /// A member has connected, to meet another one.
+    pub(crate) fn add(&mut self, peer: PeerId, connection: BlockingConnection, owner: &Poller) {
+        if self.handle.is_none() {
+            let started =
+                Poller::with_unreachable_after(Some(owner.unreachable_after())).and_then(|poller| {
+                    let (server, handle) = RelayServer::new(Arc::new(poller), None, Secret::NONE);
+                    spawn(server).map(|_| handle)
+                });
+            match started {
+                Ok(handle) => self.handle = Some(handle),
+                Err(error) => return tracing::warn!("cannot start the relay of this peer: {error}"),
+            }
+        }
+        if let Some(handle) = &self.handle {
+            handle.add(peer, connection);
+        }
+    }
+}
+
+impl Drop for VolunteerRelay {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            handle.interrupt();
+        }
+    }
+}
