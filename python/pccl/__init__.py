@@ -47,6 +47,7 @@ from pccl._enums import (
 from pccl._enums import DeviceType as DeviceType
 from pccl._master import MasterNode
 from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
+from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold._error import InternalError as InternalError
 from ringfold._error import InvalidArgument as InvalidArgument
 from ringfold._error import InvalidUsage as InvalidUsage

@@ -21,6 +21,7 @@ mod process_name;
 mod shared_state;
 mod staging;
 mod token;
+mod traffic;
 mod transfer;
 mod uplink;
 mod window;
@@ -38,8 +39,10 @@ pub use group::{
 };
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
+pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
+pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection,
     WaitingPeer,
@@ -53,5 +56,6 @@ pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncInfo};
+pub use traffic::{PeerTraffic, TrafficReport};
 pub use window::{Window, WindowMemory, WindowWork};
 pub use work::{Pending, Work};

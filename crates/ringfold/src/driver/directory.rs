@@ -27,7 +27,12 @@ struct State {
     epoch: EpochId,
     key: [u8; 32],
     addresses: HashMap<PeerId, Vec<SocketAddr>>,
+    /// Names of members, also of earlier epochs.
+    names: HashMap<PeerId, String>,
 }
+
+/// Names that are kept beyond those of the epoch.
+const NAMES_MAX: usize = 4096;
 
 impl Directory {
     pub(crate) fn new(me: PeerId, poller: Arc<Poller>) -> Self {
@@ -53,6 +58,15 @@ impl Directory {
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
+        if state.names.len() > NAMES_MAX {
+            state.names.clear();
+        }
+        state.names.extend(description.members.iter().map(|member| (member.peer, member.name.clone())));
+    }
+
+    /// The name of a member, or an empty one.
+    pub(crate) fn name_of(&self, peer: PeerId) -> String {
+        self.state.lock().names.get(&peer).cloned().unwrap_or_default()
     }
 
     /// Connects to a member, and waits until that has succeeded or failed.
