@@ -86,6 +86,9 @@ __all__ = [
     "SharedState",
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy",
+    "PeerTraffic",
+    "Traffic",
+    "TrafficReport",
     "TensorInfo",
     "cuda",
 ]

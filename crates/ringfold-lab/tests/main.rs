@@ -14,4 +14,5 @@ mod network;
 mod partition;
 mod restart;
 mod shared_state;
+mod traffic;
 mod wan;
