@@ -76,6 +76,7 @@ __all__ = [
     "DistributionHint",
     "MasterNode",
     "PCCLError",
+    "PeerTraffic",
     "QuantizationAlgorithm",
     "QuantizationOptions",
     "ReduceDescriptor",
@@ -86,10 +87,9 @@ __all__ = [
     "SharedState",
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy",
-    "PeerTraffic",
+    "TensorInfo",
     "Traffic",
     "TrafficReport",
-    "TensorInfo",
     "cuda",
 ]
 
