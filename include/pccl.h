@@ -39,6 +39,9 @@
  *                         with this token, and for pcclCreateCommunicator. Empty is the same as unset.
  *   PCCL_JOIN_TOKEN_FILE  (Ringfold) the file with the token; surrounding white space is ignored. PCCL_JOIN_TOKEN
  *                         takes precedence.
+ *   RINGFOLD_MAX_UPLOAD, RINGFOLD_MAX_DOWNLOAD
+ *                         (Ringfold) caps on the bandwidth of this process to and from other hosts, such as 50mbit or
+ *                         10MiB/s; at least 1mbit. pcclCreateCommunicator fails if one is invalid.
  */
 #ifndef PCCL_H
 #define PCCL_H
@@ -275,10 +278,27 @@ typedef struct pcclSharedStateSyncInfo {
     uint64_t rx_bytes;
 } pcclSharedStateSyncInfo_t;
 
+/* (Ringfold) Bytes that a peer sent and received: of TCP the bytes of the streams, of QUIC whole packets with headers
+ * and retransmissions. */
+typedef struct pcclTraffic {
+    /* To and from other hosts. */
+    uint64_t sent;
+    uint64_t received;
+    /* Through sockets within this host. Shared memory is not counted. */
+    uint64_t local_sent;
+    uint64_t local_received;
+} pcclTraffic_t;
+
 /* A peer's id. */
 typedef struct pcclRankUuid {
     uint8_t data[16];
 } pcclRankUuid_t;
+
+/* (Ringfold) Bytes sent to a peer and received from it. The id of the master is zero. */
+typedef struct pcclPeerTraffic {
+    pcclRankUuid_t peer;
+    pcclTraffic_t traffic;
+} pcclPeerTraffic_t;
 
 /* The features of the library on this machine: CUDA needs a driver and a device. */
 typedef struct pcclBuildInfo {
@@ -370,6 +390,28 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
  */
 PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
                                           int *p_attribute_out);
+
+/*
+ * (Ringfold) Returns what this peer has sent and received in the run: control messages, data, shared state and probes.
+ * All zero before pcclConnect.
+ */
+PCCL_EXPORT pcclResult_t pcclGetTraffic(const pcclComm_t *communicator, pcclTraffic_t *traffic_out);
+
+/*
+ * (Ringfold) As pcclGetTraffic, per peer. Writes at most `capacity` entries to `peers_out`, which may be null if it is 0,
+ * and the number of all entries to `count_out`.
+ */
+PCCL_EXPORT pcclResult_t pcclGetPeerTraffic(const pcclComm_t *communicator,
+                                            pcclPeerTraffic_t *PCCL_NULLABLE peers_out, size_t capacity,
+                                            size_t *count_out);
+
+/*
+ * (Ringfold) Sets whether later quantised all-reduces with Sum or Avg carry over their error; off by default. What this
+ * peer loses by quantising is then added to its input of the next all-reduce with the same tag, type and count. It takes
+ * one float per element and tag, twice that during an operation. An aborted operation leaves it as it was; it is dropped
+ * when type or count change, when the setting is turned off, and when the communicator is destroyed. Peers may differ.
+ */
+PCCL_EXPORT pcclResult_t pcclSetErrorFeedback(pcclComm_t *communicator, bool enabled);
 
 /* ------------------------------------------------------------------------------------------------------ */
 /* All-reduce.                                                                                             */

@@ -47,6 +47,9 @@ from pccl._enums import (
 from pccl._enums import DeviceType as DeviceType
 from pccl._master import MasterNode
 from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
+from pccl._traffic import PeerTraffic as PeerTraffic
+from pccl._traffic import Traffic as Traffic
+from pccl._traffic import TrafficReport as TrafficReport
 from ringfold._error import InternalError as InternalError
 from ringfold._error import InvalidArgument as InvalidArgument
 from ringfold._error import InvalidUsage as InvalidUsage

@@ -20,6 +20,7 @@ from pccl._descriptors import (
 )
 from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
 from pccl._tensors import SharedState, SharedStateSyncInfo
+from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold import _native
 from ringfold._error import PCCLError, Result
 
@@ -35,7 +36,9 @@ class Communicator:
     (default: ``PCCL_JOIN_TOKEN``, or the file named by ``PCCL_JOIN_TOKEN_FILE``). ``listen_ports`` is the port, or the first
     and last of a range, to listen on (default: any free one); ``bind`` the local address to listen on; ``advertise`` the
     address or addresses that other peers dial, if not the one that the master sees; ``site`` a number that nearby peers
-    share; ``connect_timeout`` the timeout of ``connect`` in seconds.
+    share; ``connect_timeout`` the timeout of ``connect`` in seconds. ``max_upload`` and ``max_download`` cap the bandwidth to
+    and from other hosts, such as ``"50mbit"`` or ``"10MiB/s"`` (default: ``RINGFOLD_MAX_UPLOAD`` and
+    ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap).
 
     Calls may be made from any thread, and release the interpreter lock while they wait. Every waiting call ends: with its
     result, with a :class:`PCCLError` that names the missing peers, or with the exception of a signal handler (Ctrl-C); then
@@ -71,6 +74,8 @@ class Communicator:
         advertise: str | Sequence[str] = (),
         site: int = 0,
         connect_timeout: float | None = None,
+        max_upload: str | None = None,
+        max_download: str | None = None,
     ) -> None:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
@@ -87,6 +92,8 @@ class Communicator:
             advertised,
             site,
             connect_timeout,
+            max_upload,
+            max_download,
         )
         _living.add(self)
 
@@ -167,6 +174,16 @@ class Communicator:
         entries = [(info.name, info._export(), info.allow_content_inequality) for info in shared_state.infos]
         shared_state.revision, tx, rx = self._native.sync_shared_state(revision, entries, number)
         return SharedStateSyncInfo(tx, rx)
+
+    def traffic(self) -> TrafficReport:
+        """What this peer has sent and received in the run, in total and per peer. Also after ``leave()``."""
+        total, peers = self._native.traffic()
+        each = tuple(PeerTraffic(f"{peer:032x}", name, Traffic(*numbers)) for peer, name, numbers in peers)
+        return TrafficReport(Traffic(*total), each)
+
+    def clear_error_feedback(self, tag: int | None = None) -> None:
+        """Forgets the errors of quantised all-reduces with ``error_feedback``: of a tag, or all. Frees their memory."""
+        self._native.clear_error_feedback(tag)
 
     def all_reduce(
         self,

@@ -151,6 +151,48 @@ def test_quantised_results_are_the_same_bits_on_all_peers(
         assert max(abs(x - y) for x, y in zip(data[0], exact)) < 0.3
 
 
+def test_error_feedback_brings_the_mean_close_to_the_truth(master: str) -> None:
+    def error(peers: Any, tag: int, feedback: bool) -> float:
+        options = pccl.QuantizationOptions(pccl.DataType.UINT8, error_feedback=feedback)
+        sums = [0.0] * 1000
+        for _ in range(16):
+            data = [array("f", [i * (k + 1) / 1000 for i in range(1000)]) for k in range(2)]
+            together(
+                *(
+                    lambda p=p, d=d: in_place(p, d, tag=tag, quantization_options=options)
+                    for p, d in zip(peers, data)
+                )
+            )
+            assert bytes(data[0]) == bytes(data[1])
+            sums = [x + y for x, y in zip(sums, data[0])]
+        return max(abs(x / 16 - 3 * i / 1000) for i, x in enumerate(sums))
+
+    with connected(master) as (a, b):
+        without = error((a, b), 1, False)
+        assert error((a, b), 2, True) * 3 < without
+        for peer in (a, b):
+            peer.clear_error_feedback(2)
+            peer.clear_error_feedback()
+        with pytest.raises(pccl.PCCLError, match="only a quantized sum or average"):
+            options = pccl.QuantizationOptions(pccl.DataType.UINT8, error_feedback=True)
+            in_place(a, floats(1), op=Op.MAX, quantization_options=options)
+
+
+def test_traffic_is_counted_per_peer(master: str) -> None:
+    with connected(master) as (a, b):
+        one, other = floats(1), floats(2)
+        together(lambda: in_place(a, one), lambda: in_place(b, other))
+        report = a.traffic()
+        assert report.total.sent == 0 and report.total.local_sent > 0
+        assert {peer.name for peer in report.peers} == {"master", "b"}
+
+
+@pytest.mark.parametrize("cap", ["fast", "50", "1kbit"])
+def test_invalid_caps_are_errors(cap: str) -> None:
+    with pytest.raises((ValueError, pccl.PCCLError), match=r"invalid (max_upload|cap)"):
+        pccl.Communicator("127.0.0.1:1", max_upload=cap)
+
+
 def test_constants_are_exact_when_quantised(master: str) -> None:
     with connected(master) as (a, b):
         for algorithm in (

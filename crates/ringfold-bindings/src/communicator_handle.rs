@@ -3,8 +3,9 @@
 
 use crate::in_flight::InFlight;
 use crate::result::{ApiCall, CallError, ResultCode};
+use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
-use ringfold::{Communicator, Error, Failure};
+use ringfold::{AllReduce, Communicator, Error, Failure};
 use std::time::Duration;
 
 /// How long an operation may take to release its buffers after leaving; milliseconds are expected.
@@ -16,11 +17,14 @@ pub struct CommunicatorHandle {
     pub in_flight: InFlight,
     /// The error that ended this peer's membership, once a call has returned it.
     lost: Mutex<Option<CallError>>,
+    /// Whether quantized sums and averages carry over their error, for bindings without an option for it.
+    error_feedback: AtomicBool,
 }
 
 impl CommunicatorHandle {
     pub fn new(communicator: Communicator) -> Self {
-        Self { communicator, in_flight: InFlight::default(), lost: Mutex::new(None) }
+        let (in_flight, lost) = (InFlight::default(), Mutex::new(None));
+        Self { communicator, in_flight, lost, error_feedback: AtomicBool::new(false) }
     }
 
     /// Converts the error of a call, and remembers it if it ended this peer's membership.
@@ -84,6 +88,20 @@ impl CommunicatorHandle {
             Some(lost) => Err(lost.clone()),
             None => Ok(value),
         }
+    }
+
+    /// Sets whether quantized sums and averages carry over their error. Turning it off forgets the errors.
+    pub fn set_error_feedback(&self, enabled: bool) {
+        self.error_feedback.store(enabled, Ordering::Relaxed);
+        if !enabled {
+            self.communicator.clear_error_feedback(None);
+        }
+    }
+
+    /// The options of an all-reduce with this setting.
+    pub fn with_error_feedback(&self, options: AllReduce) -> AllReduce {
+        let is_wanted = self.error_feedback.load(Ordering::Relaxed) && options.supports_error_feedback();
+        if is_wanted { options.error_feedback() } else { options }
     }
 
     /// Leaves the run, and waits until operations that were never awaited have released their buffers.

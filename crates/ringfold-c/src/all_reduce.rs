@@ -24,7 +24,7 @@ pub unsafe extern "C" fn pcclAllReduce(
         let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid, by the caller's promise.
         let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| CallError::null("descriptor"))?;
-        let request = Request::checked(sendbuf, recvbuf, descriptor)?;
+        let request = Request::checked(sendbuf, recvbuf, descriptor, &session)?;
         let _reservation = session.in_flight.reserve([request.operands.tag])?;
         // SAFETY: the caller lends the buffers until we return, which is after the work has ended.
         let reduction = unsafe { request.reduction() }?;
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
         if reduce_handle_out.is_null() {
             return Err(CallError::null("reduce_handle_out"));
         }
-        let request = Request::checked(sendbuf, recvbuf, descriptor)?;
+        let request = Request::checked(sendbuf, recvbuf, descriptor, &session)?;
         let tag = request.operands.tag;
         let reservation = session.in_flight.reserve([tag])?;
         // SAFETY: the caller lends the buffers until the operation was awaited or the communicator destroyed;
@@ -125,7 +125,8 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
             .ok_or_else(|| CallError::invalid_argument("invalid max_in_flight: must be at least 1"))?;
         // SAFETY: there are so many of them, by the caller's promise, and they fit into the address space.
         let descriptors = unsafe { core::slice::from_raw_parts(descriptors, count) };
-        let checked = |d: &ReduceOpDescriptor| Request::checked(d.sendbuf, d.recvbuf, &d.descriptor);
+        let checked =
+            |d: &ReduceOpDescriptor| Request::checked(d.sendbuf, d.recvbuf, &d.descriptor, &session);
         let requests = descriptors.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
         let operands: Vec<AllReduceArgs> = requests.iter().map(|r| r.operands).collect();
         require_disjoint(&operands)?;

@@ -3,7 +3,7 @@
 use crate::handles::{Handles, drop_last};
 use crate::init::require_init;
 use crate::result::{ResultCode, guarded};
-use crate::types::{Comm, CommCreateParams};
+use crate::types::{Comm, CommCreateParams, PeerTraffic, Traffic};
 use core::ffi::c_int;
 use ringfold::Communicator;
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
@@ -155,6 +155,64 @@ pub unsafe extern "C" fn pcclGetAttribute(
         let value = session.attribute(attribute)?;
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { p_attribute_out.write(c_int::try_from(value).unwrap_or(c_int::MAX)) };
+        Ok(())
+    })
+}
+
+/// Returns what was sent and received in the run.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclGetTraffic(communicator: *const Comm, traffic_out: *mut Traffic) -> ResultCode {
+    guarded(|| {
+        let session = find(communicator)?;
+        if traffic_out.is_null() {
+            return Err(CallError::null("traffic_out"));
+        }
+        let traffic = session.communicator.traffic().total.into();
+        // SAFETY: it is not null, and the caller promises that it can be written.
+        unsafe { traffic_out.write(traffic) };
+        Ok(())
+    })
+}
+
+/// Returns what was sent to each peer and received from it.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid, and there is room for `capacity` peers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclGetPeerTraffic(
+    communicator: *const Comm,
+    peers_out: *mut PeerTraffic,
+    capacity: usize,
+    count_out: *mut usize,
+) -> ResultCode {
+    guarded(|| {
+        let session = find(communicator)?;
+        if count_out.is_null() {
+            return Err(CallError::null("count_out"));
+        }
+        if peers_out.is_null() && capacity > 0 {
+            return Err(CallError::null("peers_out"));
+        }
+        let peers = session.communicator.traffic().peers;
+        for (index, peer) in peers.iter().take(capacity).enumerate() {
+            let entry = PeerTraffic { peer: peer.peer.to_be_bytes(), traffic: peer.traffic.into() };
+            // SAFETY: the caller promises that there is room for so many.
+            unsafe { peers_out.add(index).write(entry) };
+        }
+        // SAFETY: it is not null, and the caller promises that it can be written.
+        unsafe { count_out.write(peers.len()) };
+        Ok(())
+    })
+}
+
+/// Sets whether quantized sums and averages carry over their error.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcclSetErrorFeedback(communicator: *mut Comm, enabled: u8) -> ResultCode {
+    guarded(|| {
+        find(communicator)?.set_error_feedback(enabled != 0);
         Ok(())
     })
 }

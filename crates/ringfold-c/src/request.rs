@@ -6,6 +6,7 @@ use ringfold::cuda::{CudaError, DeviceMemory, Gpu};
 use ringfold::{AllReduce, Buffers, Memory, Reduction, View};
 use ringfold_bindings::address_range::AddressRange;
 use ringfold_bindings::all_reduce_args::AllReduceArgs;
+use ringfold_bindings::communicator_handle::CommunicatorHandle;
 use ringfold_bindings::enum_values;
 use ringfold_bindings::result::CallError;
 
@@ -22,6 +23,7 @@ impl Request {
         sendbuf: *const c_void,
         recvbuf: *mut c_void,
         descriptor: &ReduceDescriptor,
+        session: &CommunicatorHandle,
     ) -> Result<Self, CallError> {
         let ReduceDescriptor { count, op, tag, src_descriptor, quantization_options } = *descriptor;
         let dtype = enum_values::parse_dtype(src_descriptor.datatype)?;
@@ -34,6 +36,7 @@ impl Request {
         if let Some(quantization) = enum_values::parse_quantization(algorithm, quantized)? {
             options = options.quantized(quantization);
         }
+        let options = session.with_error_feedback(options);
         let operands = AllReduceArgs::new(send, recv, dtype, tag, options)?;
         Ok(Self { operands, sendbuf, recvbuf })
     }

@@ -90,6 +90,31 @@ pub struct ReduceInfo {
     pub rx_bytes: u64,
 }
 
+/// `pcclTraffic_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Traffic {
+    pub sent: u64,
+    pub received: u64,
+    pub local_sent: u64,
+    pub local_received: u64,
+}
+
+impl From<ringfold::Traffic> for Traffic {
+    fn from(traffic: ringfold::Traffic) -> Self {
+        let ringfold::Traffic { sent, received, local_sent, local_received } = traffic;
+        Self { sent, received, local_sent, local_received }
+    }
+}
+
+/// `pcclPeerTraffic_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct PeerTraffic {
+    pub peer: [u8; 16],
+    pub traffic: Traffic,
+}
+
 /// `pcclTensorInfo_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -155,6 +180,7 @@ mod tests {
         assert_eq!((size_of::<CommCreateParams>(), offset_of!(CommCreateParams, peer_group)), (36, 28));
         assert_eq!((size_of::<ReduceDescriptor>(), offset_of!(ReduceDescriptor, tag)), (40, 16));
         assert_eq!((size_of::<TensorInfo>(), offset_of!(TensorInfo, allow_content_inequality)), (40, 32));
+        assert_eq!((size_of::<Traffic>(), size_of::<PeerTraffic>()), (32, 48));
         assert_eq!((size_of::<SharedState>(), size_of::<ReduceInfo>()), (24, 24));
         assert_eq!((size_of::<ReduceOpDescriptor>(), size_of::<AsyncReduceOp>()), (56, 16));
     }

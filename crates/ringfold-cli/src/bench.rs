@@ -16,6 +16,7 @@ mod plan;
 mod plot;
 mod point;
 mod progress;
+mod quantize;
 mod rank;
 mod rank_protocol;
 mod report;

@@ -1,6 +1,7 @@
 //! A connection that never blocks, with buffered input and queued output. Only `transport` below it knows sockets.
 
 mod blocking;
+mod pause;
 
 pub use crate::transport::CloseReason;
 pub use blocking::{BlockingConnection, Closer};
@@ -9,9 +10,13 @@ use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
 use crate::quic::QuicState;
+use crate::traffic::Direction;
 use crate::transport::Transport;
 use core::time::Duration;
+use pause::Pause;
 use ringfold_plan::medium::Ticket;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::PeerId;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -28,10 +33,15 @@ pub struct Connection {
     transport: Arc<Transport>,
     poller: Arc<Poller>,
     token: Token,
-    /// Whether the poller reports room to write.
+    /// Whether room to write is wanted.
     awaits_room: bool,
-    /// Whether it reports input.
+    /// Whether input is wanted.
     awaits_input: bool,
+    /// What the poller reports: input and room, but for pauses.
+    watched: (bool, bool),
+    /// While the bandwidth is used up.
+    input_pause: Pause,
+    output_pause: Pause,
     /// Whether the last read took everything.
     is_drained: bool,
     input: Box<[u8]>,
@@ -106,6 +116,9 @@ impl Connection {
             token,
             awaits_room: false,
             awaits_input: true,
+            watched: (true, false),
+            input_pause: Pause::none(poller, token, Direction::Receive),
+            output_pause: Pause::none(poller, token, Direction::Send),
             is_drained: false,
             input: vec![0; intake.bytes()].into_boxed_slice(),
             unread: 0..0,
@@ -128,6 +141,11 @@ impl Connection {
     /// The relay that it goes through, if there is one.
     pub fn relay(&self) -> Option<SocketAddr> {
         self.transport.relay()
+    }
+
+    /// The other end has authenticated: from now on its bytes are on its account, and the caps hold.
+    pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose) {
+        self.transport.identify(peer, purpose, self.is_local());
     }
 
     /// What the protocol says of a QUIC connection; none for TCP.
@@ -230,25 +248,39 @@ impl Connection {
             }
             self.drop_sent(flushed);
         }
-        let awaits_room = !self.output.is_empty();
-        if awaits_room != self.awaits_room {
-            self.awaits_room = awaits_room;
-            self.watch()?;
+        self.awaits_room = !self.output.is_empty();
+        if !self.awaits_room {
+            self.output_pause.end();
         }
-        Ok(())
+        self.watch()
     }
 
     /// Sets whether the poller reports input.
     pub fn set_awaits_input(&mut self, awaits_input: bool) -> io::Result<()> {
-        if awaits_input != self.awaits_input {
-            self.awaits_input = awaits_input;
-            self.watch()?;
+        self.awaits_input = awaits_input;
+        if !awaits_input {
+            self.input_pause.end();
+        }
+        self.watch()
+    }
+
+    /// Tells the poller what to report, if that has changed.
+    fn watch(&mut self) -> io::Result<()> {
+        let input = self.awaits_input && !self.input_pause.is_set();
+        let room = self.awaits_room && !self.output_pause.is_set();
+        if (input, room) != self.watched {
+            self.transport.rewatch(&self.poller, self.token, input, room)?;
+            self.watched = (input, room);
         }
         Ok(())
     }
 
-    fn watch(&self) -> io::Result<()> {
-        self.transport.rewatch(&self.poller, self.token, self.awaits_input, self.awaits_room)
+    /// How many bytes may be read now. If the bandwidth is used up, none, and the poller reports when there is some.
+    fn may_read(&mut self) -> io::Result<usize> {
+        let allowance = self.transport.allowance(Direction::Receive);
+        let bytes = self.input_pause.apply(allowance)?;
+        self.watch()?;
+        Ok(bytes)
     }
 
     /// Ends the output. What was sent before still arrives.
@@ -257,6 +289,10 @@ impl Connection {
     }
 
     fn write(&mut self) -> io::Result<usize> {
+        let mut most = self.output_pause.apply(self.transport.allowance(Direction::Send))?;
+        if most == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let nothing = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut pieces = [nothing; limits::PIECES_PER_WRITE];
         let mut count = 0;
@@ -265,10 +301,14 @@ impl Connection {
             *slot = libc::iovec {
                 // `sent` is less than the length of the first piece here.
                 iov_base: piece.start().wrapping_add(skip).cast_mut().cast(),
-                iov_len: piece.len() - skip,
+                iov_len: (piece.len() - skip).min(most),
             };
+            most -= slot.iov_len;
             skip = 0;
             count += 1;
+            if most == 0 {
+                break;
+            }
         }
         // SAFETY: the leases keep the memory of the pieces valid for reads.
         unsafe { self.transport.write(&mut pieces[..count]) }
@@ -291,8 +331,13 @@ impl Connection {
 
     /// The same, for so many bytes at most. What follows stays in the socket.
     pub(crate) fn fill_within(&mut self, bytes: usize) -> io::Result<bool> {
+        let bytes = bytes.min(self.may_read()?);
         self.make_room();
         let room = bytes.min(self.input.len() - self.unread.end);
+        if bytes == 0 {
+            self.is_drained = true;
+            return Ok(false);
+        }
         let place = &mut self.input[self.unread.end..][..room];
         let read = self.transport.read(&mut [IoSliceMut::new(place)])?;
         self.unread.end += read;
@@ -305,16 +350,22 @@ impl Connection {
     pub fn read_into(&mut self, place: &mut [u8]) -> io::Result<usize> {
         debug_assert!(self.unread.is_empty(), "buffered input must be taken first");
         self.make_room();
-        let wanted = place.len();
-        let room = wanted + self.input.len();
-        let mut slices = [IoSliceMut::new(place), IoSliceMut::new(&mut self.input)];
+        let most = self.may_read()?;
+        if most == 0 {
+            self.is_drained = true;
+            return Ok(0);
+        }
+        let wanted = place.len().min(most);
+        let beyond = self.input.len().min(most - wanted);
+        let room = wanted + beyond;
+        let mut slices = [IoSliceMut::new(&mut place[..wanted]), IoSliceMut::new(&mut self.input[..beyond])];
         let read = self.transport.read(&mut slices)?;
         self.is_drained = read < room;
         self.unread = 0..read.saturating_sub(wanted);
         Ok(read.min(wanted))
     }
 
-    /// Whether the last read took everything that had arrived.
+    /// Whether the last read took everything that had arrived, or all that the bandwidth allows.
     pub fn is_drained(&self) -> bool {
         self.is_drained
     }
@@ -416,44 +467,4 @@ pub fn close_all<T>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Read;
-    use std::net::{TcpListener, TcpStream};
-
-    #[test]
-    fn urgent_bytes_overtake_frames_that_have_not_begun() {
-        const FRAME: usize = 256 * 1024;
-        const FRAMES: usize = 64;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut other, _) = listener.accept().unwrap();
-        let poller = Arc::new(Poller::new().unwrap());
-        let mut connection = Connection::new(dialled, &poller, Intake::Frames).unwrap();
-        let payload = View::from(vec![1; FRAME]);
-        for frame in 0..FRAMES {
-            connection.send_put(&[0], payload.lease(0..FRAME), Ticket(frame as u64));
-        }
-        // As much as the system takes leaves; the rest waits, the first of it perhaps in the middle of a frame.
-        let mut flushed = Vec::new();
-        connection.flush(&mut flushed).unwrap();
-        assert!(flushed.len() + 2 < FRAMES, "nothing waits");
-        connection.send_urgently(vec![7; 3]);
-        let reader = std::thread::spawn(move || {
-            let mut bytes = vec![0; FRAMES * (FRAME + 1) + 3];
-            other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            other.read_exact(&mut bytes).unwrap();
-            bytes
-        });
-        let began = Instant::now();
-        while connection.queued_bytes() > 0 && began.elapsed().as_secs() < 60 {
-            connection.flush(&mut flushed).unwrap();
-            std::thread::yield_now();
-        }
-        let bytes = reader.join().unwrap();
-        let at = bytes.iter().position(|byte| *byte == 7).unwrap();
-        assert_eq!(at % (FRAME + 1), 0, "a frame was torn");
-        assert!(at < bytes.len() - 2 * FRAME, "it waited behind data");
-        assert_eq!(flushed.len(), FRAMES);
-    }
-}
+mod tests;

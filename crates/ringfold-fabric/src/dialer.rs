@@ -430,7 +430,7 @@ pub fn dial_through(
     (relays, mut head_start): (&Relays, Duration),
     owner: &Poller,
 ) -> io::Result<BlockingConnection> {
-    let poller = Arc::new(Poller::with_unreachable_after(Some(owner.unreachable_after()))?);
+    let poller = Arc::new(Poller::like(owner)?);
     let end = Instant::now() + timeout;
     let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
     let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);

@@ -200,6 +200,7 @@ impl Handshake {
         match (step, filled) {
             (Ok(None), Ok(_)) => Ok(None),
             (Ok(Some(established)), _) => {
+                self.connection.identify(established.peer, established.purpose);
                 self.connection.quic().inspect(|quic| quic.trust());
                 Ok(Some(established))
             }

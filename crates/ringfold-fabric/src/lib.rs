@@ -6,6 +6,7 @@ compile_error!("only little-endian platforms are supported");
 
 pub mod arena;
 mod arrival;
+pub mod bandwidth;
 pub mod channel;
 pub mod clock;
 mod closing;
@@ -35,5 +36,7 @@ pub mod shared_memory;
 mod shared_ring;
 pub mod signal_counters;
 pub mod slots;
+mod token_bucket;
+pub mod traffic;
 mod transport;
 pub mod waiter;

@@ -210,7 +210,7 @@ impl Mesh {
         if is_near || !core::mem::take(&mut self.may_use_quic) {
             return;
         }
-        let endpoint = QuicEndpoint::bind(self.address()).and_then(|endpoint| {
+        let endpoint = QuicEndpoint::bind(self.address(), self.poller.network()).and_then(|endpoint| {
             let endpoint = Arc::new(endpoint);
             self.listener.add_quic(endpoint.clone()).map(|()| endpoint)
         });

@@ -3,14 +3,18 @@
 //! It is level-triggered: unread input is reported again, so every turn can be bounded. Any number of threads may wait
 //! at the same time; the thread that handles the sockets needs a lock of its own.
 
+mod pauses;
+
 use crate::limits;
+use crate::traffic::{Direction, Network};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use parking_lot::Mutex;
+use pauses::Pauses;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// The number of a socket in a poller. Never used twice.
@@ -19,6 +23,9 @@ pub struct Token(u64);
 
 /// The token of the kick; sockets have others.
 const KICK: Token = Token(0);
+
+/// The token of the timer of pauses.
+const TIMER: Token = Token(u64::MAX);
 
 /// Sockets that one wait tells of at most.
 const READY_MAX: usize = 64;
@@ -32,6 +39,10 @@ pub struct Poller {
     /// In milliseconds.
     unreachable_after: AtomicU64,
     checks: Mutex<HealthChecks>,
+    /// Accounts and caps of its connections.
+    network: Arc<Network>,
+    /// Connections that may move nothing until a time.
+    pauses: Mutex<Option<Pauses>>,
 }
 
 /// A connection whose other host is checked regularly.
@@ -82,6 +93,11 @@ impl Readiness {
 impl Poller {
     /// A poller without sockets.
     pub fn new() -> io::Result<Self> {
+        Self::on(Arc::default())
+    }
+
+    /// A poller whose connections have these accounts and caps.
+    pub fn on(network: Arc<Network>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &kick, epoll::EventData::new_u64(KICK.0), epoll::EventFlags::IN)?;
@@ -91,6 +107,8 @@ impl Poller {
             next: AtomicU64::new(KICK.0 + 1),
             unreachable_after: AtomicU64::default(),
             checks: Mutex::default(),
+            network,
+            pauses: Mutex::new(None),
         };
         poller.set_unreachable_after(limits::unreachable_after());
         Ok(poller)
@@ -101,6 +119,35 @@ impl Poller {
         let poller = Self::new()?;
         unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
         Ok(poller)
+    }
+
+    /// A poller with the settings, accounts and caps of another one.
+    pub(crate) fn like(other: &Self) -> io::Result<Self> {
+        let poller = Self::on(other.network.clone())?;
+        poller.set_unreachable_after(other.unreachable_after());
+        Ok(poller)
+    }
+
+    /// The accounts and caps of its connections.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Reports a socket at this time, and from then on, until [`Poller::resume`].
+    pub(crate) fn pause(&self, token: Token, direction: Direction, until: Instant) -> io::Result<()> {
+        let mut pauses = self.pauses.lock();
+        let pauses = match &mut *pauses {
+            Some(pauses) => pauses,
+            none => none.insert(Pauses::new(&self.epoll)?),
+        };
+        pauses.insert((token, direction), until)
+    }
+
+    /// Ends a pause.
+    pub(crate) fn resume(&self, token: Token, direction: Direction) {
+        if let Some(pauses) = &mut *self.pauses.lock() {
+            pauses.remove((token, direction));
+        }
     }
 
     /// Sets how long the other host of a connection may answer nothing, for connections that are registered from now on. A
@@ -199,6 +246,15 @@ impl Poller {
         if ready.has_kick() {
             // One read takes the kick for all threads.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+        }
+        let reported = ready.events.len();
+        ready.events.retain(|event| event.data.u64() != TIMER.0);
+        if ready.events.len() < reported
+            && let Some(pauses) = &*self.pauses.lock()
+        {
+            // Level-triggered, too: they are reported until they are resumed.
+            let due = pauses.due(Instant::now()).map(|token| epoll::EventData::new_u64(token.0));
+            ready.events.extend(due.map(|data| epoll::Event { flags: epoll::EventFlags::IN, data }));
         }
         Ok(())
     }

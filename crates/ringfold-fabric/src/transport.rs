@@ -5,8 +5,11 @@
 use crate::limits;
 use crate::poller::{Health, Poller, Token};
 use crate::quic::{QuicState, QuicStream};
+use crate::traffic::{Direction, Meter};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::PeerId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -32,6 +35,8 @@ pub(crate) struct Transport {
     quic: Option<Arc<QuicState>>,
     /// The relay that it goes through.
     relay: OnceLock<SocketAddr>,
+    /// Counts the bytes, since the first poller. The thread of a QUIC endpoint counts its packets instead.
+    meter: OnceLock<Meter>,
     /// How long the other host may answer nothing: the setting of the first poller it was registered with.
     unreachable_after: OnceLock<Duration>,
     /// Since when the other host has not answered what was sent to it.
@@ -125,11 +130,40 @@ impl Transport {
         self.stream.set_write_timeout(timeout)
     }
 
+    /// The other end has authenticated.
+    pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose, is_local: bool) {
+        match &self.quic {
+            Some(quic) => quic.identify(peer, purpose),
+            None => {
+                self.meter.get().inspect(|meter| meter.identify(peer, purpose, is_local));
+            }
+        }
+    }
+
+    /// How many bytes may be moved now, or when to ask again.
+    pub(crate) fn allowance(&self, direction: Direction) -> Result<usize, Instant> {
+        self.meter.get().map_or(Ok(usize::MAX), |meter| meter.allowance(direction))
+    }
+
+    /// The same, for a thread that may block.
+    fn wait_for_allowance(&self, direction: Direction) -> usize {
+        self.meter.get().map_or(usize::MAX, |meter| meter.wait(direction))
+    }
+
+    /// Counts and pays for bytes that were moved.
+    fn account(&self, direction: Direction, moved: &io::Result<usize>) {
+        if let (Some(meter), Ok(bytes @ 1..)) = (self.meter.get(), moved) {
+            meter.count(direction, *bytes);
+            meter.pay(direction, *bytes);
+        }
+    }
+
     /// Registers it with a poller for input. From now on the poller checks whether the other host answers.
     pub(crate) fn watch(self: &Arc<Self>, poller: &Poller, token: Token) -> io::Result<()> {
         if self.quic.is_none() {
             self.stream.set_nodelay(true)?;
             self.check_health_in(poller)?;
+            self.meter.get_or_init(|| Meter::new(poller.network()));
         }
         poller.add(&self.stream, token)
     }
@@ -180,7 +214,9 @@ impl Transport {
 
     /// Reads once. Zero means that there is nothing now; the end of the stream is an error.
     pub(crate) fn read(&self, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match (&self.stream).read_vectored(place) {
+        let read = (&self.stream).read_vectored(place);
+        self.account(Direction::Receive, &read);
+        match read {
             Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
                 Err(self.explain(CloseReason::Ended.into()))
             }
@@ -191,7 +227,10 @@ impl Transport {
 
     /// Reads once, as [`Read`] does.
     pub(crate) fn read_raw(&self, place: &mut [u8]) -> io::Result<usize> {
-        match (&self.stream).read(place) {
+        let most = place.len().min(self.wait_for_allowance(Direction::Receive));
+        let read = (&self.stream).read(&mut place[..most]);
+        self.account(Direction::Receive, &read);
+        match read {
             Ok(0) if self.is_unreachable() => Err(CloseReason::Unreachable.into()),
             result => result.map_err(|error| self.explain(error)),
         }
@@ -199,7 +238,15 @@ impl Transport {
 
     /// Writes once, as [`Write`] does.
     pub(crate) fn write_slices(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&self.stream).write_vectored(pieces).map_err(|error| self.explain(error))
+        let most = self.wait_for_allowance(Direction::Send);
+        let written = match pieces.iter().find(|piece| !piece.is_empty()) {
+            Some(first) if pieces.iter().map(|piece| piece.len()).sum::<usize>() > most => {
+                (&self.stream).write(&first[..first.len().min(most)])
+            }
+            _ => (&self.stream).write_vectored(pieces),
+        };
+        self.account(Direction::Send, &written);
+        written.map_err(|error| self.explain(error))
     }
 
     /// Writes once, from memory that others may write to.
@@ -213,7 +260,9 @@ impl Transport {
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: the pieces are valid for reads, says the caller; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-        usize::try_from(sent).map_err(|_| self.explain(io::Error::last_os_error()))
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+        self.account(Direction::Send, &sent);
+        sent.map_err(|error| self.explain(error))
     }
 
     /// The round-trip time, as the kernel measured it.
@@ -337,6 +386,7 @@ impl From<TcpStream> for Transport {
             stream,
             quic: None,
             relay: OnceLock::new(),
+            meter: OnceLock::new(),
             unreachable_after: OnceLock::new(),
             unanswered_since: Mutex::new(None),
             is_unreachable: AtomicBool::new(false),

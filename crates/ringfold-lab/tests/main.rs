@@ -16,4 +16,5 @@ mod relay;
 mod resets;
 mod restart;
 mod shared_state;
+mod traffic;
 mod wan;

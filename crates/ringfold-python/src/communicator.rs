@@ -40,7 +40,11 @@ struct AllReduceRequest<'py> {
     quantized: i32,
     weight: Option<f64>,
     deadline: Option<f64>,
+    error_feedback: bool,
 }
+
+/// Bytes sent and received, and the same within this host.
+type TrafficNumbers = (u64, u64, u64, u64);
 
 /// World size, bytes sent, bytes received.
 type Reduced = (u32, u64, u64);
@@ -62,6 +66,8 @@ impl Communicator {
         advertise: Vec<String>,
         site: u32,
         connect_timeout: Option<f64>,
+        max_upload: Option<String>,
+        max_download: Option<String>,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
@@ -85,6 +91,12 @@ impl Communicator {
         }
         if let Some(seconds) = connect_timeout {
             builder = builder.connect_timeout(duration(seconds, "connect_timeout")?);
+        }
+        if let Some(cap) = bandwidth(max_upload, "max_upload")? {
+            builder = builder.max_upload(cap);
+        }
+        if let Some(cap) = bandwidth(max_download, "max_download")? {
+            builder = builder.max_download(cap);
         }
         try_detached(py, || -> Result<_, CallError> {
             let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
@@ -116,6 +128,26 @@ impl Communicator {
 
     fn attribute(&self, py: Python<'_>, number: i32) -> PyResult<u32> {
         try_detached(py, || self.handle.require()?.attribute(number))
+    }
+
+    /// What was sent and received in total, and for each peer (id, name).
+    fn traffic(&self, py: Python<'_>) -> PyResult<(TrafficNumbers, Vec<(u128, String, TrafficNumbers)>)> {
+        let report = try_detached(py, || -> Result<_, CallError> {
+            Ok(self.handle.require()?.communicator.traffic())
+        })?;
+        let numbers =
+            |t: ringfold::Traffic| -> TrafficNumbers { (t.sent, t.received, t.local_sent, t.local_received) };
+        let peers = report.peers.into_iter().map(|peer| (peer.peer, peer.name, numbers(peer.traffic)));
+        Ok((numbers(report.total), peers.collect()))
+    }
+
+    /// Forgets the quantisation errors of a tag, or of all.
+    #[pyo3(signature = (tag))]
+    fn clear_error_feedback(&self, py: Python<'_>, tag: Option<u64>) -> PyResult<()> {
+        try_detached(py, || -> Result<_, CallError> {
+            self.handle.require()?.communicator.clear_error_feedback(tag);
+            Ok(())
+        })
     }
 
     /// Runs an all-reduce to its end.
@@ -245,6 +277,9 @@ impl AllReduceRequest<'_> {
         {
             options = options.quantized(quantization);
         }
+        if self.error_feedback {
+            options = options.error_feedback();
+        }
         if let Some(weight) = self.weight {
             options = options.weight(weight);
         }
@@ -271,6 +306,14 @@ impl AllReduceRequest<'_> {
 
 fn address_of(text: &str) -> PyResult<IpAddr> {
     text.parse().map_err(|_| PyValueError::new_err(format!("invalid IP address {text:?}")))
+}
+
+/// A cap; none if there is no text.
+fn bandwidth(text: Option<String>, name: &str) -> PyResult<Option<ringfold::Bandwidth>> {
+    let parsed = text.map(|text| text.parse());
+    parsed.transpose().map_err(|error: ringfold::InvalidBandwidth| {
+        PyValueError::new_err(format!("invalid {name}: {error}"))
+    })
 }
 
 fn duration(seconds: f64, name: &str) -> PyResult<Duration> {

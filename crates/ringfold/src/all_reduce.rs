@@ -31,12 +31,21 @@ pub struct AllReduce {
     pub(crate) weight: Option<f64>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) reproducible: bool,
+    pub(crate) error_feedback: bool,
 }
 
 impl AllReduce {
     /// An all-reduce with this operation and tag 0.
     pub fn new(op: ReduceOp) -> Self {
-        Self { op, tag: 0, quantization: None, weight: None, deadline: None, reproducible: false }
+        Self {
+            op,
+            tag: 0,
+            quantization: None,
+            weight: None,
+            deadline: None,
+            reproducible: false,
+            error_feedback: false,
+        }
     }
 
     /// The sum over all peers.
@@ -57,6 +66,23 @@ impl AllReduce {
     /// Quantizes the data on the wire.
     pub fn quantized(self, quantization: Quantization) -> Self {
         Self { quantization: Some(quantization), ..self }
+    }
+
+    /// Adds what this peer loses by quantising to its input of the next all-reduce with the same tag, type and length.
+    ///
+    /// Only for a quantized sum or average. Peers may differ in it. The error is one f32 per element and tag: kept until
+    /// an all-reduce of the tag has another type or length, until [`Communicator::clear_error_feedback`], or until the
+    /// peer leaves; a change of membership keeps it. While an operation runs there are two. An operation that fails
+    /// leaves the error as it was.
+    ///
+    /// [`Communicator::clear_error_feedback`]: crate::Communicator::clear_error_feedback
+    pub fn error_feedback(self) -> Self {
+        Self { error_feedback: true, ..self }
+    }
+
+    /// Whether [`AllReduce::error_feedback`] is possible: for a quantized sum or average.
+    pub fn supports_error_feedback(&self) -> bool {
+        self.quantization.is_some() && matches!(self.op, ReduceOp::Sum | ReduceOp::Avg)
     }
 
     /// The weight of this peer in a weighted mean of floats. All peers must give one.
@@ -85,6 +111,13 @@ impl AllReduce {
                 quantization.algorithm,
                 quantization.dtype,
                 self.op
+            ));
+        }
+        if self.error_feedback && !self.supports_error_feedback() {
+            return Err(invalid!(
+                "unsupported error feedback: only a quantized sum or average has one, not {}{}",
+                self.op,
+                if self.quantization.is_none() { " without quantization" } else { "" }
             ));
         }
         let weight = match self.weight {

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::error::invalid;
 use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
 use crate::staging::{StagedState, Staging};
+use crate::traffic::TrafficReport;
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
@@ -126,6 +127,22 @@ impl Communicator {
     pub fn shared_links(&self) -> usize {
         let engine = self.engine.lock().clone();
         engine.and_then(|engine| engine.with_waiter(|driver| driver.shared_links()).ok()).unwrap_or_default()
+    }
+
+    /// What this peer has sent and received in the run, in total and per peer.
+    pub fn traffic(&self) -> TrafficReport {
+        let engine = self.engine.lock().clone();
+        engine.map(|engine| engine.traffic()).unwrap_or_default()
+    }
+
+    /// Forgets the quantisation errors that all-reduces with [`AllReduce::error_feedback`] have left: those of a tag, or
+    /// all. Frees their memory.
+    pub fn clear_error_feedback(&self, tag: Option<u64>) {
+        let engine = self.engine.lock().clone();
+        if let Some(engine) = engine {
+            // A peer that has left has none.
+            let _ = engine.with_waiter(|driver| driver.clear_residuals(tag.map(Tag)));
+        }
     }
 
     /// Reduces in place, together with all peers of the group. After a failure the data is restored.
@@ -329,14 +346,16 @@ impl Launched {
 
 fn launch(engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error> {
     let Reduction { dtype, buffers, options } = reduction;
+    let feedback = options.error_feedback;
     let descriptor = options.descriptor(dtype, buffers.check(dtype)?)?;
     let tag = Tag(options.tag);
     match buffers.on_host() {
         Ok(buffers) => {
-            let call = engine.with_waiter(|driver| driver.start(tag, descriptor, Some(buffers)))??;
+            let call =
+                engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, Some(buffers)))??;
             Ok(Launched::Plain(call))
         }
-        Err(pair) => Staging::launch(engine, tag, descriptor, pair).map(Launched::Staged),
+        Err(pair) => Staging::launch(engine, tag, descriptor, feedback, pair).map(Launched::Staged),
     }
 }
 

@@ -4,7 +4,7 @@
 //! has one epoch after the other, a group of fixed ranks has one.
 
 use crate::all_reduce::HostBuffers;
-use crate::workspace::{Pool, TensorWorkspace};
+use crate::workspace::{ErrorFeedback, Pool, Residual, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
@@ -69,6 +69,8 @@ pub(crate) struct DataPlane {
     neighbours: usize,
     /// Links with buffered arrivals, which the poller does not report.
     unread: BTreeSet<PeerId>,
+    /// Quantisation errors that the last committed operation of each tag has left.
+    residuals: HashMap<Tag, Residual>,
 }
 
 /// An event of the data plane.
@@ -115,6 +117,7 @@ impl DataPlane {
             running: HashSet::new(),
             neighbours: 1,
             unread: BTreeSet::new(),
+            residuals: HashMap::new(),
         }
     }
 
@@ -166,7 +169,13 @@ impl DataPlane {
         self.neighbours == 1
     }
 
-    /// Starts an operation, or returns its buffers.
+    /// Forgets the quantisation errors of a tag, or of all.
+    pub(crate) fn clear_residuals(&mut self, tag: Option<Tag>) {
+        self.residuals.retain(|of, _| tag.is_some_and(|tag| tag != *of));
+    }
+
+    /// Starts an operation, or returns its buffers. With `feedback`, its quantisation errors are carried over to the next
+    /// operation of its tag.
     pub(crate) fn start(
         &mut self,
         now: Time,
@@ -174,6 +183,7 @@ impl DataPlane {
         descriptor: Descriptor,
         layout: &Layout,
         buffers: HostBuffers,
+        feedback: bool,
     ) -> Result<(), (String, HostBuffers)> {
         let Some(membership) = self.executor.membership(op.epoch) else {
             return Err(("its epoch is not open".into(), buffers));
@@ -196,8 +206,13 @@ impl DataPlane {
                 self.plans.entry(key).or_insert(Arc::new(plan)).clone()
             }
         };
+        let feedback = feedback.then(|| {
+            self.residuals.retain(|tag, residual| *tag != op.tag || residual.fits(&descriptor));
+            ErrorFeedback::new(&descriptor, self.residuals.get(&op.tag).cloned())
+        });
+        let (restores, pool) = (self.restores, &mut self.pool);
         let workspace =
-            TensorWorkspace::new(buffers, descriptor, plan.scratch, world, self.restores, &mut self.pool);
+            TensorWorkspace::new(buffers, descriptor, plan.scratch, world, restores, feedback, pool);
         self.executor
             .start(now, op, descriptor, plan, workspace)
             .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))?;
@@ -466,7 +481,13 @@ impl DataPlane {
                 self.running.remove(&op);
                 PlaneEvent::Done { op, tx_bytes, rx_bytes }
             }
-            ExecutorEvent::Committed { op, workspace } | ExecutorEvent::Quiesced { op, workspace } => {
+            ExecutorEvent::Committed { op, mut workspace } => {
+                self.running.remove(&op);
+                self.residuals.extend(workspace.take_residual().map(|residual| (op.tag, residual)));
+                PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
+            }
+            // Aborted: the errors before it are kept, and added again when it is repeated.
+            ExecutorEvent::Quiesced { op, workspace } => {
                 self.running.remove(&op);
                 PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
             }

@@ -60,6 +60,8 @@ pub(crate) struct Driver {
 /// A collective that has not ended.
 struct Reduction {
     buffers: Held,
+    /// Whether its quantisation error is carried over.
+    feedback: bool,
     info: ReduceInfo,
 }
 
@@ -131,12 +133,13 @@ impl Driver {
         &mut self,
         tag: Tag,
         descriptor: Descriptor,
+        feedback: bool,
         buffers: Option<HostBuffers>,
     ) -> Result<CallId, Error> {
         let now = self.clock.now();
         let call = self.machine.collective(now, tag, descriptor)?;
         let buffers = buffers.map_or(Held::Coming(None), Held::Here);
-        self.reductions.insert(call, Reduction { buffers, info: ReduceInfo::default() });
+        self.reductions.insert(call, Reduction { buffers, feedback, info: ReduceInfo::default() });
         // The machine may ask for its start from here on.
         self.pump(now);
         Ok(call)
@@ -172,6 +175,11 @@ impl Driver {
             }
             Err(failure) => Err(Box::new((failure.into(), transfer))),
         }
+    }
+
+    /// Forgets the quantisation errors of a tag, or of all.
+    pub(crate) fn clear_residuals(&mut self, tag: Option<Tag>) {
+        self.plane.clear_residuals(tag);
     }
 
     /// World sizes.
@@ -409,17 +417,20 @@ impl Driver {
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
         let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
         match core::mem::replace(&mut reduction.buffers, Held::Lent) {
-            Held::Here(buffers) => match self.plane.start(now, op, descriptor, &Layout::Even, buffers) {
-                Ok(()) => {
-                    self.started.insert(op, Instant::now());
-                    self.by_op.insert(op, call);
+            Held::Here(buffers) => {
+                let feedback = reduction.feedback;
+                match self.plane.start(now, op, descriptor, &Layout::Even, buffers, feedback) {
+                    Ok(()) => {
+                        self.started.insert(op, Instant::now());
+                        self.by_op.insert(op, call);
+                    }
+                    Err((why, buffers)) => {
+                        tracing::error!(%op, why, "cannot start an operation");
+                        reduction.buffers = Held::Here(buffers);
+                        self.refuse_op(op);
+                    }
                 }
-                Err((why, buffers)) => {
-                    tracing::error!(%op, why, "cannot start an operation");
-                    reduction.buffers = Held::Here(buffers);
-                    self.refuse_op(op);
-                }
-            },
+            }
             Held::Coming(_) => reduction.buffers = Held::Coming(Some((op, descriptor))),
             Held::Lent | Held::Never => self.refuse_op(op),
         }
@@ -454,7 +465,7 @@ impl Driver {
     fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
         let reduction = self.reductions.remove(&call);
         let (buffers, mut info) = match reduction {
-            Some(Reduction { buffers: Held::Here(buffers), info }) => (Some(buffers), info),
+            Some(Reduction { buffers: Held::Here(buffers), info, .. }) => (Some(buffers), info),
             Some(Reduction { info, .. }) => (None, info),
             None => (None, ReduceInfo::default()),
         };
@@ -566,6 +577,7 @@ impl Drive for Driver {
 
     fn finish(mut self, deadline: Instant) {
         self.uplink.finish(deadline);
+        tracing::info!("{} in this run", self.directory.poller().network().total());
     }
 
     fn failed(error: Error) -> Ended {

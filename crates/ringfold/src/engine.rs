@@ -1,7 +1,8 @@
 //! The reactor of a peer of an elastic run, whose waits can be cancelled.
 
 use crate::Error;
-use crate::driver::{Driver, Ended};
+use crate::driver::{Directory, Driver, Ended};
+use crate::traffic::TrafficReport;
 use core::ops::Deref;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::reactor::{Reactor, Stopped};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 pub(crate) struct Engine {
     reactor: Reactor<Driver>,
     watch: Option<CancelToken>,
+    directory: Arc<Directory>,
 }
 
 impl Engine {
@@ -22,7 +24,13 @@ impl Engine {
         poller: Arc<Poller>,
         watch: Option<CancelToken>,
     ) -> std::io::Result<Self> {
-        Ok(Self { reactor: Reactor::start(driver, poller, "ringfold-progress")?, watch })
+        let directory = driver.directory();
+        Ok(Self { reactor: Reactor::start(driver, poller, "ringfold-progress")?, watch, directory })
+    }
+
+    /// What was sent and received. Also known after the end.
+    pub(crate) fn traffic(&self) -> TrafficReport {
+        TrafficReport::new(self.directory.poller().network(), |peer| self.directory.name_of(peer))
     }
 
     /// What cancels waits.

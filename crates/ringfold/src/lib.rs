@@ -22,6 +22,7 @@ mod relay;
 mod shared_state;
 mod staging;
 mod token;
+mod traffic;
 mod transfer;
 mod uplink;
 mod window;
@@ -40,8 +41,10 @@ pub use group::{
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
+pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
+pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection,
     WaitingPeer,
@@ -55,5 +58,6 @@ pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncInfo};
+pub use traffic::{PeerTraffic, TrafficReport};
 pub use window::{Window, WindowMemory, WindowWork};
 pub use work::{Pending, Work};

@@ -38,10 +38,11 @@ impl Staging {
         engine: &Arc<Engine>,
         tag: Tag,
         descriptor: Descriptor,
+        feedback: bool,
         pair: DevicePair,
     ) -> Result<Self, Error> {
         let queued = DefaultStreamMark::record([&pair.0, &pair.1])?;
-        let call = engine.with_waiter(|driver| driver.start(tag, descriptor, None))??;
+        let call = engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, None))??;
         Ok(Self { engine: engine.clone(), call, pair, queued })
     }
 

@@ -1,6 +1,7 @@
 //! The memory of one operation: the user's buffers and scratch, and the kernels that work on them.
 
 mod backup;
+mod error_feedback;
 mod intervals;
 mod operand_memory;
 mod pool;
@@ -9,6 +10,7 @@ mod quantized;
 mod tests;
 mod weighted_input;
 
+pub(crate) use error_feedback::{ErrorFeedback, Residual};
 pub(crate) use pool::Pool;
 
 use crate::all_reduce::HostBuffers;
@@ -41,24 +43,27 @@ impl TensorWorkspace {
     /// A workspace with scratch memory, for an operation of `world` members.
     ///
     /// If it `restores`, in-place data is backed up until the operation is decided. With a weight, the buffers have one
-    /// element less than the descriptor.
+    /// element less than the descriptor. With `feedback`, quantisation errors are carried over.
     ///
     /// # Panics
-    /// If the lengths of the buffers do not match the descriptor, or if it has both weight and quantization.
+    /// If the lengths of the buffers do not match the descriptor, if it has both weight and quantization, or if there is
+    /// feedback without quantization.
     pub(crate) fn new(
         buffers: HostBuffers,
         descriptor: Descriptor,
         scratch_elements: u64,
         world: usize,
         restores: bool,
+        feedback: Option<ErrorFeedback>,
         pool: &mut Pool,
     ) -> Self {
+        assert!(feedback.is_none() || descriptor.quantization.is_some(), "nothing is quantized");
         assert!(
             descriptor.weight.is_none() || descriptor.quantization.is_none(),
             "a weighted average is not quantized"
         );
         pool.begin();
-        let memory = OperandMemory::new(buffers, &descriptor, scratch_elements, restores, pool);
+        let memory = OperandMemory::new(buffers, &descriptor, scratch_elements, restores, feedback, pool);
         let quantized = descriptor.quantization.map(|q| QuantizedRegions::new(q, &descriptor, world, pool));
         Self { descriptor, world: world as u64, memory, quantized }
     }
@@ -71,18 +76,20 @@ impl TensorWorkspace {
         self.memory.retire(pool)
     }
 
+    /// The quantisation error that a committed operation leaves for the next one.
+    pub(crate) fn take_residual(&mut self) -> Option<Residual> {
+        self.memory.take_feedback().map(ErrorFeedback::into_residual)
+    }
+
     /// Prepares a region for sending.
     fn prepare(&mut self, region: Region) -> Outgoing {
         if let Some(quantized) = &mut self.quantized {
             if !quantized.is_verbatim(region) {
                 let span = self.memory.read(region);
                 let dtype = self.descriptor.dtype;
-                quantize(
-                    quantized.quantization(),
-                    dtype,
-                    self.memory.bytes(&span),
-                    quantized.encoded_mut(region),
-                );
+                let (quantization, encoded) = (quantized.quantization(), quantized.encoded_mut(region));
+                quantize(quantization, dtype, self.memory.bytes(&span), encoded);
+                self.memory.note_error(quantization, region, &span, encoded, 1);
             }
             return Outgoing::Encoded(region);
         }
@@ -221,6 +228,9 @@ impl Workspace for TensorWorkspace {
             let quantization = quantized.quantization();
             let encoded = quantized.settle(region);
             quantize(quantization, dtype, self.memory.bytes(&span), encoded);
+            // An average counts once for each member in the sum.
+            let factor = if op == ReduceOp::Avg { self.world } else { 1 };
+            self.memory.note_error(quantization, region, &span, encoded, factor);
             dequantize(quantization, dtype, encoded, self.memory.bytes_mut(&span));
         }
     }

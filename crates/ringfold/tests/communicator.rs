@@ -29,7 +29,7 @@ fn join(address: &str, name: &str, world: u32) -> Communicator {
 }
 
 /// Runs peers, each on a thread, and returns their results in order.
-fn with_peers<R: Send + 'static>(
+pub fn with_peers<R: Send + 'static>(
     world: u32,
     run: impl Fn(Communicator, u32) -> R + Clone + Send + 'static,
 ) -> Vec<R> {
@@ -244,4 +244,21 @@ fn a_cancelled_wait_leaves_the_run_and_the_others_continue() {
     // It has left, so the other peer does not wait for it.
     other.update_topology().expect("updating the topology");
     assert_eq!(other.attributes().group_world, 1);
+}
+
+#[test]
+fn traffic_is_counted_per_peer() {
+    let reports = with_peers(2, |peer, number| {
+        let mut data = vec![number as f32; 100_000];
+        peer.all_reduce(&mut data, AllReduce::sum()).expect("it succeeds");
+        peer.leave();
+        peer.traffic()
+    });
+    for report in reports {
+        // Everything is within this host.
+        assert_eq!((report.total.sent, report.total.received), (0, 0));
+        let master = report.peers.iter().find(|peer| peer.name == "master").expect("the master");
+        assert!(master.traffic.local_sent > 100 && master.traffic.local_received > 100, "{report:?}");
+        assert!(report.peers.iter().any(|peer| peer.name.starts_with("peer-")), "{report:?}");
+    }
 }

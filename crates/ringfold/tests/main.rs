@@ -4,6 +4,7 @@
 mod blocked;
 mod communicator;
 mod cuda;
+mod error_feedback;
 mod group;
 mod group_bootstrap;
 mod group_buffers;

@@ -49,6 +49,11 @@ fn constant_data_is_exact_when_quantised() {
 }
 
 #[test]
+fn error_feedback_is_a_setting_and_traffic_is_counted() {
+    scenario("error_feedback_and_traffic");
+}
+
+#[test]
 fn tags_may_be_launched_and_awaited_in_any_order() {
     scenario("tags_in_any_order");
 }

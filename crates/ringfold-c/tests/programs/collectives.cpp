@@ -52,6 +52,49 @@ static void quantised() {
     });
 }
 
+/* The largest error of the mean of several quantised sums of the same values, which are 3 x i / 1000. */
+static double error_of_mean(pcclComm_t *comm, int number, uint64_t tag) {
+    const size_t count = 1000, steps = 16;
+    std::vector<double> sums(count, 0.0);
+    for (size_t step = 0; step < steps; step++) {
+        std::vector<float> values(count);
+        for (size_t i = 0; i < count; i++) values[i] = float(i) / 1000 * float(number + 1);
+        auto descriptor = reduce_of(count, pcclFloat, pcclSum, tag);
+        descriptor.quantization_options = {pcclUint8, pcclQuantMinMax};
+        OK(pcclAllReduce(values.data(), values.data(), &descriptor, comm, nullptr));
+        for (size_t i = 0; i < count; i++) sums[i] += values[i];
+    }
+    double worst = 0;
+    for (size_t i = 0; i < count; i++) {
+        double error = sums[i] / double(steps) - 3.0 * double(i) / 1000;
+        worst = error > worst ? error : -error > worst ? -error : worst;
+    }
+    return worst;
+}
+
+static void error_feedback_and_traffic() {
+    run_peers({0, 0}, [](pcclComm_t *comm, int number) {
+        double without = error_of_mean(comm, number, 1);
+        OK(pcclSetErrorFeedback(comm, true));
+        HOLDS(error_of_mean(comm, number, 1) * 3 < without);
+        OK(pcclSetErrorFeedback(comm, false));
+        HOLDS(error_of_mean(comm, number, 1) == without);
+        pcclTraffic_t traffic;
+        OK(pcclGetTraffic(comm, &traffic));
+        HOLDS(traffic.sent == 0 && traffic.local_sent > 0 && traffic.local_received > 0);
+        size_t count = 0;
+        OK(pcclGetPeerTraffic(comm, nullptr, 0, &count));
+        HOLDS(count == 2);
+        pcclPeerTraffic_t peers[2];
+        OK(pcclGetPeerTraffic(comm, peers, 2, &count));
+        /* The master's id is zero, and the lowest. */
+        pcclRankUuid_t master = {};
+        HOLDS(std::memcmp(&peers[0].peer, &master, sizeof master) == 0 && peers[0].traffic.local_sent > 0);
+        EXPECT(pcclInvalidArgument, pcclGetTraffic(comm, nullptr));
+        EXPECT(pcclInvalidArgument, pcclGetPeerTraffic(comm, nullptr, 1, &count));
+    });
+}
+
 static void tags_in_any_order() {
     run_peers({0, 0}, [](pcclComm_t *comm, int number) {
         const int count = 8;
@@ -261,6 +304,7 @@ int main(int, char **argv) {
     SCENARIO(sums)
     SCENARIO(every_type_and_operation)
     SCENARIO(quantised)
+    SCENARIO(error_feedback_and_traffic)
     SCENARIO(tags_in_any_order)
     SCENARIO(several_with_retry)
     SCENARIO(differing_counts_fail_for_both)

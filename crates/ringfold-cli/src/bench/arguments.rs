@@ -4,12 +4,13 @@ use super::bench_op::{BenchOp, Placement};
 use super::lab::LabOptions;
 use super::measure::Effort;
 use super::point::{Point, Sizes, parse_dtype, parse_op};
+use super::quantize::parse_quantization;
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system::System;
 use crate::size::ByteSize;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use ringfold::{DType, ReduceOp};
+use ringfold::{DType, Quantization, ReduceOp};
 use ringfold_lab::network::Profile;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,6 +75,10 @@ pub struct Bench {
     /// Split each payload over N concurrent operations (elastic only)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     concurrent: u64,
+    /// Quantise all-reduces of floats: minmax:u8, minmax:u16, zeropoint:i8, ... (elastic and lab only). Results are not
+    /// checked
+    #[arg(long, value_name = "KIND:TYPE", value_parser = parse_quantization)]
+    quantize: Option<Quantization>,
     /// Whether ranks are bound to cores
     #[arg(long, default_value = "own")]
     pub(super) bind: Bind,
@@ -163,7 +168,7 @@ impl Bench {
             runs: self.runs,
             time: Duration::from_millis(self.time_ms),
             warmup: self.warmup,
-            check: !self.no_check,
+            check: !self.no_check && self.quantize.is_none(),
         }
     }
 
@@ -183,7 +188,8 @@ impl Bench {
                 } else {
                     1
                 };
-                settings.push(Setting { medium, world: world as usize, concurrent, bind: self.bind });
+                let (world, quantization) = (world as usize, self.quantize);
+                settings.push(Setting { medium, world, concurrent, bind: self.bind, quantization });
             }
         }
         settings

@@ -5,9 +5,10 @@ use super::measured_group::{MeasuredGroup, RankArguments};
 use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
+use super::quantize::quantization_text;
 use crate::tuning_file;
 use anyhow::{Context, Result, bail};
-use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Reduction, Tuning};
+use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Quantization, Reduction, Tuning};
 use ringfold_fabric::memory::lend_mut;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -24,6 +25,7 @@ pub(crate) struct Elastic {
     concurrent: usize,
     /// The tuning of the master.
     tuning: Tuning,
+    quantization: Option<Quantization>,
 }
 
 impl Elastic {
@@ -45,19 +47,25 @@ impl Elastic {
         }
         let tuning = arguments.tuning.as_deref().map(tuning_file::read).transpose()?.unwrap_or_default();
         let (world, concurrent) = (arguments.world, arguments.concurrent.max(1));
-        Ok(Self { communicator, world, concurrent, tuning })
+        Ok(Self { communicator, world, concurrent, tuning, quantization: arguments.quantize })
     }
 }
 
 impl MeasuredGroup for Elastic {
     fn note(&self) -> Option<String> {
-        (self.concurrent > 1).then(|| format!("{} tags at once", self.concurrent))
+        let tags = (self.concurrent > 1).then(|| format!("{} tags at once", self.concurrent));
+        let quantized = self.quantization.map(|q| format!("quantized to {}", quantization_text(q)));
+        let notes: Vec<_> = tags.into_iter().chain(quantized).collect();
+        (!notes.is_empty()).then(|| notes.join(", "))
     }
 
     fn unsupported_reason(&self, point: &Point) -> Option<String> {
         match point.kind {
             BenchOp::AllReduce if self.concurrent > 1 && point.place == Placement::Out => {
                 Some("concurrent operations are measured in place only".into())
+            }
+            BenchOp::AllReduce if self.quantization.is_some_and(|q| !q.supports(point.dtype, point.op)) => {
+                Some(format!("{} of {} is not quantized", point.op, point.dtype))
             }
             BenchOp::AllReduce => None,
             other => Some(format!("elastic runs do not support {other}")),
@@ -74,7 +82,8 @@ impl MeasuredGroup for Elastic {
         send: &mut [T],
         recv: &mut [T],
     ) -> Result<(), Error> {
-        let options = AllReduce::new(point.op);
+        let plain = AllReduce::new(point.op);
+        let options = self.quantization.map_or(plain, |quantization| plain.quantized(quantization));
         let info = if !recv.is_empty() {
             self.communicator.all_reduce_into(send, recv, options)?
         } else if self.concurrent > 1 {

@@ -2,9 +2,11 @@
 
 use super::pattern::PatternElement;
 use super::point::Point;
+use super::quantize::parse_quantization;
 use super::setting::BenchMedium;
 use anyhow::Result;
 use clap::Args;
+use ringfold::Quantization;
 use std::path::PathBuf;
 
 /// The arguments of the hidden command `bench-rank`.
@@ -31,6 +33,9 @@ pub struct RankArguments {
     /// The tuning that this rank offers to the group.
     #[arg(long)]
     pub(crate) tuning: Option<PathBuf>,
+    /// The quantisation of all-reduces.
+    #[arg(long, value_parser = parse_quantization)]
+    pub(crate) quantize: Option<Quantization>,
 }
 
 /// A group whose calls are timed.

@@ -236,7 +236,13 @@ pub(crate) mod tests {
                     count: if kind == BenchOp::Barrier { 0 } else { count },
                     place: Placement::In,
                 };
-                let setting = Setting { medium: BenchMedium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
+                let setting = Setting {
+                    medium: BenchMedium::Shm,
+                    world: 2,
+                    concurrent: 1,
+                    bind: Bind::Own,
+                    quantization: None,
+                };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);
                     let (minor_faults, major_faults, beyond_bytes) = (0, 0, 4096);

@@ -8,6 +8,7 @@ use super::measure::{MeasuredSystem, measure};
 use super::output::print;
 use super::point::Point;
 use super::progress::ProgressLine;
+use super::quantize::quantization_text;
 use super::report::{BenchReport, MissingSystem, PointReport};
 use super::scratch_dir::ScratchDir;
 use super::setting::{BenchMedium, Setting};
@@ -185,6 +186,9 @@ pub(crate) fn start_ringfold(
                 command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
                 if let Some(core) = setting.core(rank) {
                     command.args(["--core", &core.to_string()]);
+                }
+                if let Some(quantization) = setting.quantization {
+                    command.args(["--quantize", &quantization_text(quantization)]);
                 }
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);

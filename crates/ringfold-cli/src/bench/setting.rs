@@ -1,6 +1,7 @@
 //! What the processes of a set of points have in common.
 
 use clap::ValueEnum;
+use ringfold::Quantization;
 
 /// The transport between the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -56,6 +57,8 @@ pub(crate) struct Setting {
     /// The number of operations that share a payload.
     pub(crate) concurrent: usize,
     pub(crate) bind: Bind,
+    /// The quantisation of all-reduces.
+    pub(crate) quantization: Option<Quantization>,
 }
 
 impl Setting {

@@ -209,7 +209,13 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_with_the_header() {
-        let setting = Setting { medium: BenchMedium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
+        let setting = Setting {
+            medium: BenchMedium::Shm,
+            world: 2,
+            concurrent: 1,
+            bind: Bind::Own,
+            quantization: None,
+        };
         let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
         let names = header.lines().last().unwrap();
         let report = sample();

@@ -77,6 +77,8 @@ impl StreamLink {
         };
         let is_local = sockets.first().is_some_and(Connection::is_local);
         let early = Order::new(sockets.len());
+        // The head of a stream may still have to be sent.
+        let is_due = sockets.iter().any(|socket| socket.queued_bytes() > 0);
         let streams = sockets.into_iter().map(stream).collect();
         Self {
             streams,
@@ -87,7 +89,7 @@ impl StreamLink {
             is_broken: false,
             encoded: Vec::new(),
             is_local,
-            is_due: false,
+            is_due,
         }
     }
 

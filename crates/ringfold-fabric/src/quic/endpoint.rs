@@ -3,6 +3,7 @@
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
 use super::tls;
+use crate::traffic::{Direction, Network, Traffic};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -60,6 +61,8 @@ struct Shared {
     incoming: Mutex<VecDeque<QuicStream>>,
     /// Ready for input while there may be incoming connections.
     arrived: OwnedFd,
+    /// Accounts and caps of its connections.
+    network: Arc<Network>,
     /// Hosts that did not answer, and when.
     silent: Mutex<HashMap<IpAddr, Instant>>,
 }
@@ -80,8 +83,8 @@ struct DialRequest {
 }
 
 impl QuicEndpoint {
-    /// Binds a socket and starts the thread.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// Binds a socket and starts the thread. Its packets are on the accounts of `network`.
+    pub fn bind(address: SocketAddr, network: &Arc<Network>) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
         let worker = Worker::new(&socket)?;
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -91,6 +94,7 @@ impl QuicEndpoint {
             requests: Mutex::default(),
             incoming: Mutex::default(),
             arrived: event()?,
+            network: network.clone(),
             silent: Mutex::default(),
         });
         let runs = shared.clone();
@@ -162,7 +166,7 @@ impl Shared {
     fn stream(&self, remote: SocketAddr) -> io::Result<(QuicStream, UnixStream)> {
         let (socket, application) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
-        let state = Arc::new(QuicState::new(remote, self.kick.clone()));
+        let state = Arc::new(QuicState::new(remote, self.kick.clone(), &self.network));
         Ok((QuicStream { socket: application, state }, socket))
     }
 
@@ -182,8 +186,15 @@ struct Worker {
     closed: Vec<Pipe>,
     /// The application's ends of connections that are not established.
     unclaimed: HashMap<ConnectionHandle, QuicStream>,
-    /// A packet, or several of equal size, that the socket did not take yet.
-    unsent: Option<(Transmit, Vec<u8>)>,
+    /// Packets that the socket did not take yet.
+    unsent: Option<Packets>,
+}
+
+/// A packet, or several of equal size, and their connection if there is one.
+struct Packets {
+    transmit: Transmit,
+    bytes: Vec<u8>,
+    connection: Option<Arc<QuicState>>,
 }
 
 impl Worker {
@@ -281,10 +292,20 @@ impl Worker {
                 Err(_) => return,
             };
             for (meta, slice) in metas.iter().zip(&slices).take(count) {
+                let headers = header_bytes(meta.addr) * meta.len.div_ceil(meta.stride.max(1));
+                let mut packets = Some(meta.len + headers);
                 let mut data = BytesMut::from(&slice[..meta.len]);
                 while !data.is_empty() {
                     let datagram = data.split_to(meta.stride.clamp(1, data.len()));
-                    self.handle_datagram(now, shared, meta, datagram);
+                    let connection = self.handle_datagram(now, shared, meta, datagram);
+                    // Packets that arrived together are of one connection.
+                    match (packets.take(), connection) {
+                        (Some(bytes), Some(connection)) => connection.meter.count(Direction::Receive, bytes),
+                        (Some(bytes), None) => shared
+                            .network
+                            .count_others(Traffic { received: bytes as u64, ..Traffic::default() }),
+                        (None, _) => {}
+                    }
                 }
             }
             if count < READ_SLOTS {
@@ -293,14 +314,21 @@ impl Worker {
         }
     }
 
-    fn handle_datagram(&mut self, now: Instant, shared: &Shared, meta: &RecvMeta, datagram: BytesMut) {
+    /// Returns the connection that a packet belongs to.
+    fn handle_datagram(
+        &mut self,
+        now: Instant,
+        shared: &Shared,
+        meta: &RecvMeta,
+        datagram: BytesMut,
+    ) -> Option<Arc<QuicState>> {
         let mut reply = Vec::new();
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         match self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut reply) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                if let Some(pipe) = self.pipes.get_mut(&handle) {
-                    pipe.connection.handle_event(event);
-                }
+                let pipe = self.pipes.get_mut(&handle)?;
+                pipe.connection.handle_event(event);
+                return Some(pipe.state.clone());
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let strangers = self.pipes.values().filter(|pipe| !pipe.state.is_trusted()).count();
@@ -308,20 +336,23 @@ impl Worker {
                     if let Ok(transmit) = self.endpoint.retry(incoming, &mut reply) {
                         self.send(shared, transmit, reply);
                     }
-                    return;
+                    return None;
                 }
                 if strangers >= STRANGERS_MAX {
                     let transmit = self.endpoint.refuse(incoming, &mut reply);
-                    return self.send(shared, transmit, reply);
+                    self.send(shared, transmit, reply);
+                    return None;
                 }
                 // Without descriptors the other end gets no answer, and tries again.
-                let Ok((stream, socket)) = shared.stream(meta.addr) else { return };
+                let (stream, socket) = shared.stream(meta.addr).ok()?;
                 let mut config = ServerConfig::with_crypto(self.server.clone());
                 config.transport_config(transport(&stream.state, None));
                 match self.endpoint.accept(incoming, now, &mut reply, Some(Arc::new(config))) {
                     Ok((handle, connection)) => {
-                        self.pipes.insert(handle, Pipe::new(connection, socket, stream.state.clone()));
+                        let state = stream.state.clone();
+                        self.pipes.insert(handle, Pipe::new(connection, socket, state.clone()));
                         self.unclaimed.insert(handle, stream);
+                        return Some(state);
                     }
                     Err(error) => {
                         if let Some(transmit) = error.response {
@@ -333,6 +364,7 @@ impl Worker {
             Some(DatagramEvent::Response(transmit)) => self.send(shared, transmit, reply),
             None => {}
         }
+        None
     }
 
     /// Advances all connections: timers, bytes of the application, packets. Returns when the next timer is due.
@@ -357,43 +389,64 @@ impl Worker {
                 let _ = rustix::io::write(&shared.arrived, &1_u64.to_ne_bytes());
             }
             pipe.copy(now);
-            self.transmit(now, shared, handle);
+            let sends_at = self.transmit(now, shared, handle);
             let Some(pipe) = self.pipes.get_mut(&handle) else { continue };
             if pipe.is_drained() {
                 self.closed.extend(self.pipes.remove(&handle));
                 self.unclaimed.remove(&handle);
                 continue;
             }
-            next = [next, pipe.connection.poll_timeout(), pipe.expires()].into_iter().flatten().min();
+            let due = [pipe.connection.poll_timeout(), pipe.expires(), pipe.reads_at(), sends_at];
+            next = due.into_iter().chain([next]).flatten().min();
         }
         self.closed.retain_mut(Pipe::deliver);
-        next
+        self.closed.iter().filter_map(Pipe::reads_at).chain(next).min()
     }
 
-    fn transmit(&mut self, now: Instant, shared: &Shared, handle: ConnectionHandle) {
+    /// Sends the packets of a connection. Returns when to go on, if the bandwidth is used up.
+    fn transmit(&mut self, now: Instant, shared: &Shared, handle: ConnectionHandle) -> Option<Instant> {
         let segments = self.udp.max_gso_segments().min(SEGMENTS_MAX);
         while self.flush(shared) {
-            let Some(pipe) = self.pipes.get_mut(&handle) else { return };
-            let mut packets = Vec::with_capacity(segments * 1500);
-            let Some(transmit) = pipe.connection.poll_transmit(now, segments, &mut packets) else { return };
-            self.unsent = Some((transmit, packets));
+            let pipe = self.pipes.get_mut(&handle)?;
+            let most = match pipe.state.meter.allowance(Direction::Send) {
+                Ok(bytes) => bytes,
+                Err(until) => return Some(until),
+            };
+            let segments = segments.min(most / 1500).max(1);
+            let mut bytes = Vec::with_capacity(segments * 1500);
+            let transmit = pipe.connection.poll_transmit(now, segments, &mut bytes)?;
+            self.unsent = Some(Packets { transmit, bytes, connection: Some(pipe.state.clone()) });
         }
+        None
     }
 
     /// Sends what the socket did not take before. Returns whether nothing is left.
     fn flush(&mut self, shared: &Shared) -> bool {
-        let Some((transmit, packets)) = &self.unsent else { return true };
+        let Some(Packets { transmit, bytes, connection }) = &self.unsent else { return true };
         let datagram = quinn_udp::Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
-            contents: &packets[..transmit.size],
+            contents: &bytes[..transmit.size],
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
         };
         match self.udp.try_send((&shared.socket).into(), &datagram) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             // Other errors are losses, which the protocol repairs.
-            _ => {
+            sent => {
+                if sent.is_ok() {
+                    let count = transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
+                    let bytes = transmit.size + header_bytes(transmit.destination) * count;
+                    match connection {
+                        Some(connection) => {
+                            connection.meter.count(Direction::Send, bytes);
+                            connection.meter.pay(Direction::Send, bytes);
+                        }
+                        None => {
+                            shared.network.count_others(Traffic { sent: bytes as u64, ..Traffic::default() })
+                        }
+                    }
+                }
                 self.unsent = None;
                 true
             }
@@ -403,7 +456,7 @@ impl Worker {
     /// Sends an answer of the endpoint, unless something else waits.
     fn send(&mut self, shared: &Shared, transmit: Transmit, packet: Vec<u8>) {
         if self.flush(shared) {
-            self.unsent = Some((transmit, packet));
+            self.unsent = Some(Packets { transmit, bytes: packet, connection: None });
             self.flush(shared);
         }
     }
@@ -419,6 +472,11 @@ impl Worker {
             self.transmit(now, shared, handle);
         }
     }
+}
+
+/// Bytes of the headers of UDP and IP.
+fn header_bytes(to: SocketAddr) -> usize {
+    usize::from(if to.ip().to_canonical().is_ipv4() { HEADER_BYTES_V4 } else { HEADER_BYTES_V6 })
 }
 
 /// The settings of a connection.
@@ -439,7 +497,7 @@ fn transport(state: &QuicState, round_trip: Option<Duration>) -> Arc<TransportCo
     }
     let mut discovery = MtuDiscoveryConfig::default();
     let to = SocketAddr::new(state.remote.ip().to_canonical(), state.remote.port());
-    let headers = if to.is_ipv4() { HEADER_BYTES_V4 } else { HEADER_BYTES_V6 };
+    let headers = header_bytes(to) as u16;
     discovery.upper_bound(path_mtu(to).unwrap_or(1500).saturating_sub(headers).max(1200));
     config.mtu_discovery_config(Some(discovery));
     Arc::new(config)

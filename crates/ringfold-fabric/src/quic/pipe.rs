@@ -1,11 +1,14 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
+use crate::traffic::{Direction, Meter, Network};
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use quinn_proto::{
     Connection, ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId, VarInt, WriteError,
 };
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::PeerId;
 use rustix::event::PollFlags;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -29,6 +32,10 @@ const BLOCK_BYTES: usize = 16 * 1024;
 pub(super) const RECEIVE_WINDOW: u32 = if cfg!(test) { 2 << 20 } else { 48 << 20 };
 /// The same before the other end has authenticated.
 pub(super) const STRANGER_WINDOW: u32 = 64 * 1024;
+/// With a cap on downloads, as much as arrives at that rate within two round trips and this time, but not less than the
+/// next one: what the other end may send before it has to wait.
+const CAPPED_WINDOW_TIME: Duration = Duration::from_millis(50);
+const CAPPED_WINDOW_MIN: u64 = 256 * 1024;
 /// How long packets may still arrive after the other end's process has ended, in addition to two round trips.
 const EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// The code of a regular end.
@@ -60,11 +67,14 @@ pub struct QuicState {
     expires: Mutex<Option<Instant>>,
     /// Wakes the thread of the endpoint.
     kick: Arc<OwnedFd>,
+    /// Counts its packets.
+    pub(super) meter: Meter,
 }
 
 impl QuicState {
-    pub(super) fn new(remote: SocketAddr, kick: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(remote: SocketAddr, kick: Arc<OwnedFd>, network: &Arc<Network>) -> Self {
         Self {
+            meter: Meter::new(network),
             is_trusted: AtomicBool::new(false),
             expires: Mutex::new(None),
             kick,
@@ -91,6 +101,11 @@ impl QuicState {
     pub(crate) fn trust(&self) {
         self.is_trusted.store(true, Ordering::Release);
         self.kick();
+    }
+
+    /// The other end has authenticated as this peer. QUIC is never used within a host.
+    pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose) {
+        self.meter.identify(peer, purpose, false);
     }
 
     pub(super) fn is_trusted(&self) -> bool {
@@ -152,6 +167,8 @@ pub(super) struct Pipe {
     is_blocked: bool,
     /// Whether bytes may be there to be read.
     is_readable: bool,
+    /// When more may be read, if the bandwidth is used up.
+    reads_at: Option<Instant>,
 }
 
 impl Pipe {
@@ -173,6 +190,7 @@ impl Pipe {
             finished: 0,
             is_blocked: false,
             is_readable: false,
+            reads_at: None,
         }
     }
 
@@ -245,7 +263,7 @@ impl Pipe {
     pub fn copy(&mut self, now: Instant) {
         if !self.is_wide && self.state.is_trusted() {
             self.is_wide = true;
-            self.connection.set_receive_window(VarInt::from_u32(RECEIVE_WINDOW));
+            self.connection.set_receive_window(VarInt::from_u32(self.window()));
         }
         if !self.output.streams.is_empty() {
             self.copy_out();
@@ -260,6 +278,14 @@ impl Pipe {
             self.connection.close(now, CLOSED, Bytes::new());
         }
         self.state.round_trip_us.store(self.connection.rtt().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that may wait here to be read: with a cap, few.
+    fn window(&self) -> u32 {
+        let Some(rate) = self.state.meter.cap(Direction::Receive) else { return RECEIVE_WINDOW };
+        let time = 2 * self.connection.rtt() + CAPPED_WINDOW_TIME;
+        let bytes = (rate as f64 * time.as_secs_f64()) as u64;
+        bytes.clamp(CAPPED_WINDOW_MIN.min(u64::from(RECEIVE_WINDOW)), u64::from(RECEIVE_WINDOW)) as u32
     }
 
     fn copy_out(&mut self) {
@@ -299,6 +325,7 @@ impl Pipe {
     }
 
     fn copy_in(&mut self) {
+        self.reads_at = None;
         loop {
             while !self.incoming.is_empty() {
                 match (&self.socket).write(&self.incoming) {
@@ -319,6 +346,9 @@ impl Pipe {
                 return;
             }
             self.read();
+            if self.reads_at.is_some() {
+                return;
+            }
             if self.is_closed && !self.is_readable {
                 self.end();
             } else if self.is_input_over {
@@ -329,13 +359,21 @@ impl Pipe {
 
     /// Takes the next bytes from the protocol.
     fn read(&mut self) {
+        let most = match self.state.meter.allowance(Direction::Receive) {
+            Ok(bytes) => bytes,
+            Err(until) => {
+                self.reads_at = Some(until);
+                return;
+            }
+        };
         self.is_readable = false;
         // The next stream may not have been opened yet.
         let Some((stream, room)) = self.input.current() else { return };
         let mut receive = self.connection.recv_stream(stream);
         let Ok(mut chunks) = receive.read(true) else { return };
-        match chunks.next(room) {
+        match chunks.next(room.min(most)) {
             Ok(Some(chunk)) => {
+                self.state.meter.pay(Direction::Receive, chunk.bytes.len());
                 self.input.advance(chunk.bytes.len());
                 (self.incoming, self.is_readable) = (chunk.bytes, true);
             }
@@ -343,6 +381,11 @@ impl Pipe {
             Ok(None) | Err(ReadError::Reset(_)) => self.is_input_over = true,
         }
         let _ = chunks.finalize();
+    }
+
+    /// When more may be read, if the bandwidth is used up.
+    pub fn reads_at(&self) -> Option<Instant> {
+        self.reads_at
     }
 
     /// When it ends, whatever happens.

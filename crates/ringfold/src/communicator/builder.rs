@@ -11,11 +11,13 @@ use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
+use ringfold_fabric::bandwidth::{Bandwidth, CAP_MIN};
 use ringfold_fabric::host;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
+use ringfold_fabric::traffic::{BandwidthCaps, Network};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::handshake::Secret;
@@ -58,6 +60,7 @@ pub struct CommunicatorBuilder {
     cancel: Option<CancelToken>,
     shares_memory: bool,
     volunteers: bool,
+    caps: BandwidthCaps,
 }
 
 /// Default number of streams per neighbour on another host.
@@ -81,6 +84,7 @@ impl CommunicatorBuilder {
             cancel: None,
             shares_memory: host::may_share(),
             volunteers: volunteers_by_default(),
+            caps: BandwidthCaps::default(),
         }
     }
 
@@ -182,6 +186,31 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Caps what this peer sends to other hosts, over all its connections; at least 1 Mbit/s.
+    ///
+    /// Control messages are not held back, and traffic within the host is not capped. Default: the environment variable
+    /// `RINGFOLD_MAX_UPLOAD`, such as `50mbit` or `10MiB/s`, for the whole process; without it there is no cap.
+    ///
+    /// ```
+    /// use ringfold::{Bandwidth, Communicator};
+    ///
+    /// let communicator = Communicator::builder("127.0.0.1:48148")
+    ///     .max_upload("50mbit".parse::<Bandwidth>().unwrap())
+    ///     .build()?;
+    /// # Ok::<(), ringfold::Error>(())
+    /// ```
+    pub fn max_upload(mut self, cap: Bandwidth) -> Self {
+        self.caps.upload = Some(cap);
+        self
+    }
+
+    /// As [`CommunicatorBuilder::max_upload`], for what this peer receives; `RINGFOLD_MAX_DOWNLOAD`. Senders are slowed
+    /// down, after what fits into the buffers on the way.
+    pub fn max_download(mut self, cap: Bandwidth) -> Self {
+        self.caps.download = Some(cap);
+        self
+    }
+
     /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
     ///
     /// The peer then leaves the run, and the call fails with [`Error::Interrupted`]. Meant for signals.
@@ -208,6 +237,11 @@ impl CommunicatorBuilder {
                 self.master
             ));
         }
+        if let Some(cap) = [self.caps.upload, self.caps.download].into_iter().flatten().find(|c| *c < CAP_MIN)
+        {
+            return Err(invalid!("invalid cap of {cap}: must be at least {CAP_MIN}"));
+        }
+        BandwidthCaps::from_environment().map_err(|error| invalid!("{error}"))?;
         Ok(Communicator { config: self, engine: Mutex::new(None) })
     }
 
@@ -220,7 +254,8 @@ impl CommunicatorBuilder {
             .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
             .map_err(Failure::MasterLost)?
             .collect();
-        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
+        let poller = Arc::new(Poller::on(Arc::new(Network::with_caps(self.caps))).map_err(system)?);
+        self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
             .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
         let listens = listener.address();

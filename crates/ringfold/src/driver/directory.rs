@@ -32,7 +32,12 @@ struct State {
     relays: Relays,
     /// Members whose link goes through a relay.
     relayed: HashSet<PeerId>,
+    /// Names of members, also of earlier epochs.
+    names: HashMap<PeerId, String>,
 }
+
+/// Names that are kept beyond those of the epoch.
+const NAMES_MAX: usize = 4096;
 
 impl Directory {
     pub(crate) fn new(me: PeerId, poller: Arc<Poller>) -> Self {
@@ -58,8 +63,17 @@ impl Directory {
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
+        if state.names.len() > NAMES_MAX {
+            state.names.clear();
+        }
+        state.names.extend(description.members.iter().map(|member| (member.peer, member.name.clone())));
         let State { relayed, addresses, .. } = &mut *state;
         relayed.retain(|peer| addresses.contains_key(peer));
+    }
+
+    /// The name of a member, or an empty one.
+    pub(crate) fn name_of(&self, peer: PeerId) -> String {
+        self.state.lock().names.get(&peer).cloned().unwrap_or_default()
     }
 
     pub(crate) fn set_relays(&self, relays: Relays) {

@@ -170,7 +170,7 @@ impl GroupDriver {
         let op = OpId { epoch: self.description.id, tag, seq: *next };
         let now = self.clock.now();
         self.plane
-            .start(now, op, descriptor, layout, buffers)
+            .start(now, op, descriptor, layout, buffers, false)
             .map_err(|(why, buffers)| Box::new((Error::Misuse(why), buffers)))?;
         next.0 += 1;
         let call = self.call();

@@ -30,7 +30,7 @@ fn pair() -> (Master, Communicator, Communicator) {
 
 fn launch(engine: &Engine, tag: u64) -> Result<CallId, Error> {
     let descriptor = AllReduce::sum().descriptor(DType::U8, 4).unwrap();
-    engine.with(|driver| driver.start(Tag(tag), descriptor, None))?
+    engine.with(|driver| driver.start(Tag(tag), descriptor, false, None))?
 }
 
 fn supply(engine: &Engine, call: CallId, bytes: Option<[u8; 4]>) {

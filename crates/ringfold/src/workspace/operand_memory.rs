@@ -2,6 +2,7 @@
 
 use super::backup::Backup;
 use super::byte_range;
+use super::error_feedback::ErrorFeedback;
 use super::pool::Pool;
 use super::weighted_input::WeightedInput;
 use crate::all_reduce::HostBuffers;
@@ -9,6 +10,7 @@ use core::ops::Range;
 use ringfold_fabric::memory::{Lease, Memory, View};
 use ringfold_plan::step::{OpBuffer, Region};
 use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::quantization::Quantization;
 
 /// The memory blocks of an operation, the backup of its target, and the weighted form of its source.
 pub(super) struct OperandMemory {
@@ -19,6 +21,8 @@ pub(super) struct OperandMemory {
     /// Overwritten data, if it may have to be restored.
     backup: Option<Backup>,
     weighted: Option<WeightedInput>,
+    /// The quantisation error that is carried over.
+    feedback: Option<ErrorFeedback>,
     /// The index of the sum of weights, if there is one. It is not in the user's memory.
     tail: Option<u64>,
 }
@@ -57,6 +61,7 @@ impl OperandMemory {
         descriptor: &Descriptor,
         scratch_elements: u64,
         restores: bool,
+        feedback: Option<ErrorFeedback>,
         pool: &mut Pool,
     ) -> Self {
         let element_bytes = descriptor.dtype.bytes();
@@ -80,7 +85,7 @@ impl OperandMemory {
         let weight = weighted.as_ref().map_or_else(Vec::new, WeightedInput::element);
         let blocks =
             [input, Bytes::Writable(target), Bytes::Writable(scratch), Bytes::Writable(weight.into())];
-        Self { element_bytes, blocks, in_place, backup, weighted, tail }
+        Self { element_bytes, blocks, in_place, backup, weighted, feedback, tail }
     }
 
     /// Divides regions of the same length into contiguous parts: the sum of weights is a separate part. The byte range is
@@ -111,22 +116,30 @@ impl OperandMemory {
         if self.tail == Some(region.offset) && region.count > 0 {
             return ByteSpan { block: Block::Tail, range: 0..self.element_bytes };
         }
-        // In place there is no input, and weighted data is in the output.
-        let is_input = region.buffer == OpBuffer::Source && !self.in_place && self.weighted.is_none();
+        // In place there is no input, and weighted or corrected data is in the output.
+        let is_input = region.buffer == OpBuffer::Source
+            && !self.in_place
+            && self.weighted.is_none()
+            && self.feedback.is_none();
         ByteSpan { block: if is_input { Block::Input } else { Block::Output }, range: whole }
     }
 
-    /// The bytes of a contiguous region, for reading. Own data is multiplied by the weight first.
+    /// The bytes of a contiguous region, for reading. Own data is multiplied by the weight, or corrected, first.
     pub(super) fn read(&mut self, region: Region) -> ByteSpan {
         let span = self.span(region);
         if region.buffer == OpBuffer::Source && span.block == Block::Output {
             let [input, output, ..] = &mut self.blocks;
-            if let Some(weighted) = &mut self.weighted {
+            if self.weighted.is_some() || self.feedback.is_some() {
                 if let Some(backup) = &mut self.backup {
                     backup.save(output.as_slice(), span.range.clone());
                 }
                 let source = (!self.in_place).then(|| input.as_slice());
-                weighted.multiply(source, output.as_mut_slice(), span.range.clone());
+                if let Some(weighted) = &mut self.weighted {
+                    weighted.multiply(source, output.as_mut_slice(), span.range.clone());
+                }
+                if let Some(feedback) = &mut self.feedback {
+                    feedback.add(source, output.as_mut_slice(), span.range.clone());
+                }
             }
         }
         span
@@ -142,6 +155,28 @@ impl OperandMemory {
             backup.save(self.blocks[Block::Output as usize].as_slice(), span.range.clone());
         }
         span
+    }
+
+    /// Records what is lost by quantising a region of the tensor, `factor` times.
+    pub(super) fn note_error(
+        &mut self,
+        quantization: Quantization,
+        region: Region,
+        span: &ByteSpan,
+        encoded: &[u8],
+        factor: u64,
+    ) {
+        if let Some(feedback) = &mut self.feedback
+            && region.buffer != OpBuffer::Scratch
+        {
+            let data = &self.blocks[span.block as usize].as_slice()[span.range.clone()];
+            feedback.note(quantization, region.offset, data, encoded, factor as f64);
+        }
+    }
+
+    /// The error that is carried over, for a committed operation.
+    pub(super) fn take_feedback(&mut self) -> Option<ErrorFeedback> {
+        self.feedback.take()
     }
 
     pub(super) fn bytes(&self, span: &ByteSpan) -> &[u8] {

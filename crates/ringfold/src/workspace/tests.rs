@@ -216,7 +216,7 @@ fn settled_or_stored_regions_are_sent_unchanged() {
     let values: Vec<f32> = vec![0.1, 0.7, 3.3, -2.2, 9.9, 0.0, 1.5, 1.25];
     let mut pool = Pool::default();
     let mut workspace =
-        TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, true, &mut pool);
+        TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, true, None, &mut pool);
     let sent_bytes = |workspace: &mut TensorWorkspace, region| match workspace.prepare(region) {
         Outgoing::Encoded(region) => workspace.quantized.as_ref().unwrap().encoded(region).to_vec(),
         _ => panic!("not quantized"),
@@ -308,7 +308,7 @@ fn unquantized_data_is_sent_from_its_own_memory() {
     let descriptor = Descriptor::all_reduce(100, DType::F32, ReduceOp::Sum);
     for in_place in [false, true] {
         let source = buffers(&input(DType::F32, 0, 100), in_place);
-        let mut workspace = TensorWorkspace::new(source, descriptor, 10, 2, true, &mut Pool::default());
+        let mut workspace = TensorWorkspace::new(source, descriptor, 10, 2, true, None, &mut Pool::default());
         for buffer in [OpBuffer::Source, OpBuffer::Target, OpBuffer::Scratch] {
             let region = Region { buffer, offset: 2, count: 8 };
             assert!(matches!(workspace.prepare(region), Outgoing::Verbatim(_)));

@@ -1,11 +1,19 @@
 use super::*;
+use crate::bandwidth::Bandwidth;
+use crate::traffic::BandwidthCaps;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::PeerId;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
 const SOON: Duration = Duration::from_secs(20);
 
 fn endpoint() -> QuicEndpoint {
-    QuicEndpoint::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+    endpoint_on(&Arc::default())
+}
+
+fn endpoint_on(network: &Arc<Network>) -> QuicEndpoint {
+    QuicEndpoint::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), network).unwrap()
 }
 
 fn accept(endpoint: &QuicEndpoint) -> QuicStream {
@@ -23,12 +31,17 @@ fn accept(endpoint: &QuicEndpoint) -> QuicStream {
 
 /// Two endpoints with a connection. Bytes must be sent before the other end sees it.
 fn pair() -> (QuicEndpoint, QuicEndpoint, QuicStream, QuicStream) {
-    let (one, other) = (endpoint(), endpoint());
+    pair_of(endpoint(), endpoint())
+}
+
+fn pair_of(one: QuicEndpoint, other: QuicEndpoint) -> (QuicEndpoint, QuicEndpoint, QuicStream, QuicStream) {
     let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
     dialed.socket.set_read_timeout(Some(SOON)).unwrap();
     let accepted = accept(&other);
-    dialed.state.trust();
-    accepted.state.trust();
+    for (stream, peer) in [(&dialed, 2), (&accepted, 1)] {
+        stream.state.identify(PeerId(peer), Purpose::Data);
+        stream.state.trust();
+    }
     (one, other, dialed, accepted)
 }
 
@@ -181,7 +194,9 @@ fn packets_of_other_protocols_are_ignored() {
 
 #[test]
 fn a_socket_of_both_families_connects_to_ipv4() {
-    let Ok(one) = QuicEndpoint::bind((std::net::Ipv6Addr::UNSPECIFIED, 0).into()) else { return };
+    let Ok(one) = QuicEndpoint::bind((std::net::Ipv6Addr::UNSPECIFIED, 0).into(), &Arc::default()) else {
+        return;
+    };
     let other = endpoint();
     let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
     (&dialed.socket).write_all(b"hello").unwrap();
@@ -189,4 +204,33 @@ fn a_socket_of_both_families_connects_to_ipv4() {
     let mut arrived = [0; 5];
     (&accepted.socket).read_exact(&mut arrived).unwrap();
     assert_eq!(&arrived, b"hello");
+}
+
+#[test]
+fn capped_endpoints_take_their_time_and_count_whole_packets() {
+    const BYTES: usize = 2 << 20;
+    let cap = Some(Bandwidth::bytes(4 << 20));
+    let none = BandwidthCaps::default();
+    for (sends, receives) in
+        [(BandwidthCaps { upload: cap, ..none }, none), (none, BandwidthCaps { download: cap, ..none })]
+    {
+        let networks = [sends, receives].map(|caps| Arc::new(Network::with_caps(caps)));
+        let (one, other) = (endpoint_on(&networks[0]), endpoint_on(&networks[1]));
+        let (_one, _other, dialed, accepted) = pair_of(one, other);
+        let began = Instant::now();
+        let writer = std::thread::spawn(move || {
+            (&dialed.socket).write_all(&vec![7; BYTES]).unwrap();
+            dialed
+        });
+        let mut arrived = vec![0; BYTES];
+        (&accepted.socket).read_exact(&mut arrived).unwrap();
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(350), "{took:?}");
+        drop(writer.join().unwrap());
+        let sent = networks[0].per_peer()[0].1.sent;
+        // Whole packets: the bytes, some for each packet, and what is sent twice on a busy machine.
+        assert!(sent > BYTES as u64 * 101 / 100 && sent < BYTES as u64 * 2, "{sent}");
+        let received = networks[1].per_peer()[0].1.received;
+        assert!(received > BYTES as u64 * 101 / 100 && received <= sent, "{received} of {sent}");
+    }
 }

@@ -4,7 +4,7 @@
 //! `ok COMMAND key=value ... us=TIME` or `failed COMMAND kind=KIND retryable=BOOL us=TIME message=TEXT`.
 //!
 //! ```text
-//! connect | topology | pending | optimize | world | leave | sleep MS | exit
+//! connect | topology | pending | optimize | world | traffic | leave | sleep MS | exit
 //! reduce TAG COUNT [OPTION...]     an all-reduce, checked
 //! launch TAG COUNT [OPTION...]     the same, asynchronous; replies when it was launched
 //! await TAG                        waits for a launched all-reduce, and checks it

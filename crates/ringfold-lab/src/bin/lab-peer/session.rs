@@ -4,7 +4,7 @@ use crate::command::{Command, Reduce, Sync};
 use crate::reply_line::ReplyLine;
 use crate::training;
 use half::{bf16, f16};
-use ringfold::{Communicator, DType, Error, ReduceInfo, SharedState, SyncInfo, SyncStrategy};
+use ringfold::{Communicator, DType, Error, ReduceInfo, SharedState, SyncInfo, SyncStrategy, Traffic};
 use ringfold_lab::Participants;
 use ringfold_lab::contributions::{ContributionElement, digest, mix};
 use std::collections::BTreeMap;
@@ -73,6 +73,19 @@ impl Session {
                 Err(error) => ReplyLine::failed(name, &error, began),
             },
             Command::World => reply(Ok(())),
+            Command::Traffic => {
+                let report = self.communicator.traffic();
+                let of = |is_master: bool| {
+                    let peers = report.peers.iter().filter(move |peer| (peer.name == "master") == is_master);
+                    peers.map(|peer| peer.traffic).sum::<Traffic>()
+                };
+                ReplyLine::ok(name, began)
+                    .with("sent", report.total.sent)
+                    .with("received", report.total.received)
+                    .with("peers_sent", of(false).sent)
+                    .with("peers_received", of(false).received)
+                    .with("master_sent", of(true).sent + of(true).local_sent)
+            }
             Command::Leave => {
                 self.communicator.leave();
                 ReplyLine::ok(name, began)

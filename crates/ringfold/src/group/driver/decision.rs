@@ -75,7 +75,7 @@ impl GroupDriver {
         let nothing = Memory::zeroed(0);
         let buffers = HostBuffers::OutOfPlace { source: nothing.into_view(), target: Memory::zeroed(0) };
         let barrier = OpId { tag: DECISIONS, ..op };
-        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers).is_err() {
+        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers, false).is_err() {
             return self.fail(now, Cause::Unable { who: self.name(self.me) });
         }
         let running = Running {

@@ -180,7 +180,7 @@ impl Node {
         let plan = plan(&descriptor, &Layout::Even, me, &membership.shape, &membership.tuning);
         let plan = plan.expect("there is one");
         executor.open_epoch(EPOCH, membership).expect("it is sound");
-        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, pool);
+        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, None, pool);
         let workspace = Rc::new(RefCell::new(workspace));
         let observed = ObservedWorkspace(Rc::clone(&workspace));
         let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), observed);
