@@ -167,6 +167,13 @@ impl Dialer {
         deadlines.chain((!self.untried.is_empty()).then_some(self.next_at)).chain(due).min()
     }
 
+    /// An address whose system has accepted the connection, and the round-trip time to it.
+    pub(crate) fn accepted(&self) -> Option<(SocketAddr, Duration)> {
+        let round_trip =
+            |handshake: &Handshake| handshake.round_trip().ok().filter(|round_trip| !round_trip.is_zero());
+        self.attempts.iter().find_map(|(address, handshake)| Some((*address, round_trip(handshake)?)))
+    }
+
     /// The attempts that have failed so far.
     pub fn failures(&self) -> &[(SocketAddr, Rejection)] {
         &self.failures
@@ -293,17 +300,31 @@ pub fn dial_blocking(
     owner: &Poller,
 ) -> io::Result<BlockingConnection> {
     let poller = Arc::new(Poller::with_unreachable_after(Some(owner.unreachable_after()))?);
-    let end = Instant::now() + timeout;
     let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
+    dial_again(timeout, |end| {
+        let dialed: io::Result<Dialed> =
+            dial_while(addresses, credentials, timing, &poller, |_| time_left(end, timeout));
+        dialed?.connection.into_blocking()?.check_health_in(owner)
+    })
+}
+
+/// The time until `end`, or an error if it has passed.
+pub(crate) fn time_left(end: Instant, timeout: Duration) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
+    if left.is_zero() { Err(timed_out()) } else { Ok(left) }
+}
+
+/// Dials until that succeeds, as long as the peer refuses only for now.
+pub(crate) fn dial_again<T>(
+    timeout: Duration,
+    mut dial: impl FnMut(Instant) -> io::Result<T>,
+) -> io::Result<T> {
+    let end = Instant::now() + timeout;
     let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);
     loop {
-        let dialed: io::Result<Dialed> = dial_while(addresses, credentials, timing, &poller, |_| {
-            let left = end.saturating_duration_since(Instant::now());
-            let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
-            if left.is_zero() { Err(timed_out()) } else { Ok(left) }
-        });
-        let error = match dialed {
-            Ok(dialed) => return dialed.connection.into_blocking()?.check_health_in(owner),
+        let error = match dial(end) {
+            Ok(dialed) => return Ok(dialed),
             Err(error) => error,
         };
         let pause = backoff.next_pause();

@@ -15,7 +15,7 @@ use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
@@ -88,7 +88,7 @@ impl Driver {
         uplink: Uplink,
         reports: WorkerReports,
     ) -> Self {
-        let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone()));
+        let directory = Arc::new(Directory::new(config.peer, mesh.visit_dialer()));
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
@@ -348,8 +348,10 @@ impl Driver {
             PeerAction::Ping(peer) => self.plane.ping(peer),
             PeerAction::OpenEpoch(description) => {
                 let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
-                self.plane.mesh().admit(description.id, &description.key, members);
-                self.directory.set_epoch(&description);
+                let mesh = self.plane.mesh();
+                mesh.admit(description.id, &description.key, members);
+                description.members.iter().for_each(|member| mesh.expect_member(member));
+                self.directory.set_epoch(&description, mesh.visit_dialer());
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "cannot open an epoch");
                 }
@@ -441,9 +443,9 @@ impl Driver {
             target: DialTarget::member(Purpose::Probe, epoch, peer),
             secret: Secret::epoch_key(key),
         };
-        let (notes, poller) = (self.reports.sender(), self.directory.poller().clone());
+        let (notes, dialer) = (self.reports.sender(), self.directory.dialer());
         let measure = move || {
-            let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials, &poller);
+            let connection = dialer.dial(&addresses, limits::PROBE_CONNECT_MAX, &credentials);
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "cannot measure the bandwidth to a peer");

@@ -2,8 +2,8 @@
 
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
-use ringfold_fabric::poller::Poller;
+use ringfold_fabric::dialer::Credentials;
+use ringfold_fabric::mesh::VisitDialer;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
@@ -11,18 +11,15 @@ use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) struct Directory {
     me: PeerId,
-    /// The driver's; connections take its settings.
-    poller: Arc<Poller>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    dialer: VisitDialer,
     run: RunId,
     epoch: EpochId,
     key: [u8; 32],
@@ -30,17 +27,18 @@ struct State {
 }
 
 impl Directory {
-    pub(crate) fn new(me: PeerId, poller: Arc<Poller>) -> Self {
-        Self { me, poller, state: Mutex::default() }
+    pub(crate) fn new(me: PeerId, dialer: VisitDialer) -> Self {
+        let (run, epoch, key, addresses) = Default::default();
+        Self { me, state: Mutex::new(State { dialer, run, epoch, key, addresses }) }
     }
 
     pub(crate) fn set_run(&self, run: RunId) {
         self.state.lock().run = run;
     }
 
-    /// The driver's poller.
-    pub(crate) fn poller(&self) -> &Arc<Poller> {
-        &self.poller
+    /// Dials members; it uses QUIC from the first epoch with a member on another host on.
+    pub(crate) fn dialer(&self) -> VisitDialer {
+        self.state.lock().dialer.clone()
     }
 
     /// The run of this peer; zero before it is known.
@@ -48,8 +46,9 @@ impl Directory {
         self.state.lock().run
     }
 
-    pub(crate) fn set_epoch(&self, description: &EpochDescription) {
+    pub(crate) fn set_epoch(&self, description: &EpochDescription, dialer: VisitDialer) {
         let mut state = self.state.lock();
+        state.dialer = dialer;
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
@@ -62,15 +61,15 @@ impl Directory {
         purpose: Purpose,
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
-        let (credentials, addresses) = {
+        let (credentials, addresses, dialer) = {
             let state = self.state.lock();
             let credentials = Credentials {
                 identity: Identity::new(self.me, state.run),
                 target: DialTarget::member(purpose, state.epoch, peer),
                 secret: Secret::epoch_key(&state.key),
             };
-            (credentials, state.addresses.get(&peer).cloned().unwrap_or_default())
+            (credentials, state.addresses.get(&peer).cloned().unwrap_or_default(), state.dialer.clone())
         };
-        dial_blocking(&addresses, timeout, &credentials, &self.poller)
+        dialer.dial(&addresses, timeout, &credentials)
     }
 }
