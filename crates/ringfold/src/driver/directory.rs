@@ -23,7 +23,7 @@ struct State {
     run: RunId,
     epoch: EpochId,
     key: [u8; 32],
-    addresses: HashMap<PeerId, Vec<SocketAddr>>,
+    addresses: HashMap<PeerId, (String, Vec<SocketAddr>)>,
 }
 
 impl Directory {
@@ -50,8 +50,11 @@ impl Directory {
         let mut state = self.state.lock();
         state.dialer = dialer;
         (state.epoch, state.key) = (description.id, description.key);
-        state.addresses =
-            description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
+        state.addresses = description
+            .members
+            .iter()
+            .map(|member| (member.peer, (member.name.clone(), member.addresses.clone())))
+            .collect();
     }
 
     /// Connects to a member, and waits until that has succeeded or failed.
@@ -61,7 +64,7 @@ impl Directory {
         purpose: Purpose,
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
-        let (credentials, addresses, dialer) = {
+        let (credentials, (name, addresses), dialer) = {
             let state = self.state.lock();
             let credentials = Credentials {
                 identity: Identity::new(self.me, state.run),
@@ -70,6 +73,7 @@ impl Directory {
             };
             (credentials, state.addresses.get(&peer).cloned().unwrap_or_default(), state.dialer.clone())
         };
-        dialer.dial(&addresses, timeout, &credentials)
+        let dialed = dialer.dial(&addresses, timeout, &credentials);
+        dialed.map_err(|error| io::Error::new(error.kind(), format!("failed to connect to {name}: {error}")))
     }
 }
