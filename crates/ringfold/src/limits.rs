@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Probes that a peer answers at the same time.
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 
-/// Time limit for connecting a probe.
-pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(500);
+/// Time limit for connecting a probe: at least three round trips by TCP, and one more by QUIC.
+pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(900);
 
 /// Time limit for establishing a link, after which the other end is reported as unreachable.
 pub(crate) const LINK_MAX: Duration = Duration::from_secs(4);

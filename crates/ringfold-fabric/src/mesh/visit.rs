@@ -22,6 +22,9 @@ pub struct VisitDialer {
     pub(super) quic: Option<Arc<QuicEndpoint>>,
 }
 
+/// The part of a caller's time after which QUIC is given up, so that the rest is left for TCP.
+const QUIC_SHARE: f64 = 0.9;
+
 /// A QUIC connection that is being made.
 struct PendingQuic {
     dialer: Dialer,
@@ -66,6 +69,7 @@ impl VisitDialer {
             Dialer::new(clock.now(), addresses.iter().copied(), credentials.clone(), timing, poller);
         let (mut guard, mut by_quic, mut data): (Option<Dialed>, Option<PendingQuic>, _) = (None, None, None);
         let mut endpoint = self.quic.as_ref();
+        let mut is_judged = true;
         loop {
             let now = clock.now();
             if guard.is_none() {
@@ -81,7 +85,11 @@ impl VisitDialer {
             {
                 let dialer =
                     Dialer::by_quic(now, address, credentials.clone(), (quic.clone(), round_trip), poller);
-                let deadline = now + limits::QUIC_CONNECT_MAX + 5 * round_trip;
+                // Nothing is known of UDP if the caller's time is over before.
+                let left = end.saturating_duration_since(Instant::now());
+                let usual = limits::QUIC_CONNECT_MAX + 5 * round_trip;
+                is_judged = left > usual;
+                let deadline = now + usual.min(left.mul_f64(QUIC_SHARE));
                 by_quic = Some(PendingQuic { dialer, address, deadline });
             }
             if let Some(mut pending) = by_quic.take() {
@@ -94,6 +102,7 @@ impl VisitDialer {
                         by_quic = Some(pending);
                         None
                     }
+                    Ok(None) if !is_judged => None,
                     Ok(None) => Some((pending.address, "no answer".to_owned())),
                     Err(error) => Some((pending.address, error.to_string())),
                 };
