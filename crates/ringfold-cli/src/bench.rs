@@ -23,6 +23,7 @@ mod report;
 mod scratch_dir;
 mod session;
 mod setting;
+mod state;
 mod statistics;
 mod system;
 mod system_ranks;
@@ -32,6 +33,7 @@ mod usage;
 
 pub use arguments::Bench;
 pub use measured_group::RankArguments;
+pub use state::StateRankArguments;
 
 use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS};
 use crate::invocation::Invocation;
@@ -60,6 +62,9 @@ impl Bench {
             let tuning = tune::tune((world.max(2), self.bind), effort, invocation, interrupt)?;
             crate::tuning_file::write(path, &tuning)?;
             return Ok(true);
+        }
+        if let Some(bytes) = self.state {
+            return state::run(self, bytes, invocation, interrupt).map(|()| true);
         }
         let options = BenchOptions {
             runs: effort.runs,

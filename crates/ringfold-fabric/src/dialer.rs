@@ -214,6 +214,17 @@ impl Dialer {
         deadlines.chain(next).chain(due).min()
     }
 
+    /// An address whose system has accepted the connection, and the round-trip time to it.
+    pub(crate) fn accepted(&self) -> Option<(SocketAddr, Duration)> {
+        self.attempts.iter().find_map(|(address, attempt)| match attempt {
+            DialAttempt::Handshake(handshake) if !handshake.is_relayed() => {
+                let round_trip = handshake.round_trip().ok().filter(|round_trip| !round_trip.is_zero())?;
+                Some((*address, round_trip))
+            }
+            _ => None,
+        })
+    }
+
     /// The attempts that have failed so far.
     pub fn failures(&self) -> &[(SocketAddr, Rejection)] {
         &self.failures
@@ -419,38 +430,34 @@ pub fn dial_blocking(
     credentials: &Credentials,
     owner: &Poller,
 ) -> io::Result<BlockingConnection> {
-    dial_through(addresses, timeout, credentials, (&Relays::default(), Duration::ZERO), owner)
+    let poller = Arc::new(Poller::like(owner)?);
+    let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
+    dial_again(timeout, |end| {
+        let dialed: io::Result<Dialed> =
+            dial_while(addresses, credentials, timing, &poller, |_| time_left(end, timeout));
+        dialed?.connection.into_blocking()?.check_health_in(owner)
+    })
 }
 
-/// As [`dial_blocking`], and uses relays after a head start of the addresses.
-pub fn dial_through(
-    addresses: &[SocketAddr],
+/// The time until `end`, or an error if it has passed.
+pub(crate) fn time_left(end: Instant, timeout: Duration) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
+    if left.is_zero() { Err(timed_out()) } else { Ok(left) }
+}
+
+/// Dials until that succeeds, as long as the peer refuses only for now.
+pub(crate) fn dial_again<T>(
     timeout: Duration,
-    credentials: &Credentials,
-    (relays, mut head_start): (&Relays, Duration),
-    owner: &Poller,
-) -> io::Result<BlockingConnection> {
-    let poller = Arc::new(Poller::like(owner)?);
+    mut dial: impl FnMut(Instant) -> io::Result<T>,
+) -> io::Result<T> {
     let end = Instant::now() + timeout;
-    let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
     let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);
     loop {
-        let (clock, addresses) = (Clock::start(), addresses.iter().copied());
-        let dialer = Dialer::new(clock.now(), addresses, credentials.clone(), timing, &poller);
-        let dialer = dialer.through(relays, clock.now() + head_start);
-        let dialed: io::Result<Dialed> = wait_while(dialer, clock, &poller, |_| {
-            let left = end.saturating_duration_since(Instant::now());
-            let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
-            if left.is_zero() { Err(timed_out()) } else { Ok(left) }
-        });
-        let error = match dialed {
-            Ok(dialed) => return dialed.connection.into_blocking()?.check_health_in(owner),
+        let error = match dial(end) {
+            Ok(dialed) => return Ok(dialed),
             Err(error) => error,
         };
-        if !core::mem::take(&mut head_start).is_zero() && !relays.addresses.is_empty() {
-            // All addresses failed before it was time for the relays.
-            continue;
-        }
         let pause = backoff.next_pause();
         let dial_error = error.get_ref().and_then(|error| error.downcast_ref::<DialError>());
         if !dial_error.is_some_and(DialError::is_early) || Instant::now() + pause >= end {

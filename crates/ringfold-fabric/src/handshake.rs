@@ -11,6 +11,7 @@ use ringfold_proto::hello::{ConnectionRejection, Hello, Verdict, Welcome};
 use ringfold_proto::time::Time;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A handshake in progress.
 pub struct Handshake {
@@ -131,6 +132,16 @@ impl Handshake {
     /// Its token in the poller.
     pub fn token(&self) -> Token {
         self.connection.token()
+    }
+
+    /// The round-trip time; zero before the other end's system has accepted the connection.
+    pub(crate) fn round_trip(&self) -> io::Result<Duration> {
+        self.connection.round_trip()
+    }
+
+    /// Whether the connection goes through a relay.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.connection.relay().is_some()
     }
 
     /// When it times out.

@@ -11,6 +11,9 @@
 mod attempt;
 mod head;
 mod relayed;
+mod visit;
+
+pub use visit::VisitDialer;
 
 use crate::connection::{BlockingConnection, Connection};
 use crate::dialer::{Backoff, Credentials};
@@ -60,6 +63,8 @@ pub struct Mesh {
     requests: BTreeMap<PeerId, LinkRequest>,
     /// Incoming streams of links whose head has not arrived.
     pending: HashMap<Token, PendingStream>,
+    /// Connections for other purposes of which one stream has arrived.
+    visits: BTreeMap<(PeerId, Purpose), IncomingLink>,
     admitted: VecDeque<AdmittedEpoch>,
     /// For members that cannot be reached.
     relays: Relays,
@@ -138,6 +143,7 @@ impl Mesh {
             timeout,
             requests: BTreeMap::new(),
             pending: HashMap::new(),
+            visits: BTreeMap::new(),
             admitted: VecDeque::new(),
             relays: Relays::default(),
             volunteers: false,
@@ -198,13 +204,13 @@ impl Mesh {
             backoff: Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE),
             member,
         };
-        self.prepare_quic(&request.member);
+        self.expect_member(&request.member);
         self.requests.insert(request.member.peer, request);
         self.dial_due(now);
     }
 
-    /// Binds the UDP port with the number of the TCP port, if a member may be far away.
-    fn prepare_quic(&mut self, member: &Member) {
+    /// A member may connect, or be dialled. Binds the UDP port with the number of the TCP port, if it may be far away.
+    pub fn expect_member(&mut self, member: &Member) {
         let is_near =
             self.host == Some(member.host) || member.addresses.iter().all(|at| at.ip().is_loopback());
         if is_near || !core::mem::take(&mut self.may_use_quic) {
@@ -218,6 +224,11 @@ impl Mesh {
             Ok(endpoint) => self.quic = Some(endpoint),
             Err(error) => tracing::info!("no QUIC on UDP port {}: {error}; using TCP", self.address().port()),
         }
+    }
+
+    /// Dials members for other purposes than data, from other threads.
+    pub fn visit_dialer(&self) -> VisitDialer {
+        VisitDialer { poller: self.poller.clone(), quic: self.quic.clone() }
     }
 
     /// Cancels a request.
@@ -246,8 +257,9 @@ impl Mesh {
             let awaits = self.may_await(request).then_some(request.relays_at);
             request.attempt.timeout().min(request.give_up).min(awaits.unwrap_or(request.give_up))
         });
+        let visits = self.visits.values().map(IncomingLink::deadline);
         let others = self.listener.poll_timeout().into_iter().chain(self.stand_by.poll_timeout());
-        pending.chain(requests).chain(others).min()
+        pending.chain(requests).chain(visits).chain(others).min()
     }
 
     /// Time has passed.
@@ -255,6 +267,7 @@ impl Mesh {
         self.listener.handle_timeout(now);
         self.take_outcomes(now);
         self.pending.retain(|_, pending| pending.deadline > now);
+        self.visits.retain(|_, visit| visit.deadline() > now);
         for (peer, request) in self.requests.extract_if(.., |_, request| request.give_up <= now) {
             self.stand_by.forget(peer);
             self.events.push_back(MeshEvent::Failed(peer, request.last_failure));
@@ -308,15 +321,12 @@ impl Mesh {
     /// A member has connected.
     fn receive(&mut self, now: Time, established: Established, connection: Connection) {
         let Established { peer, purpose, .. } = established;
-        if purpose != Purpose::Data {
-            match connection.into_blocking() {
-                Ok(connection) => self.events.push_back(MeshEvent::Visitor { peer, purpose, connection }),
-                Err(error) => tracing::debug!("rejected connection of {}: {error}", peer.short()),
-            }
-            return;
+        if purpose == Purpose::Window {
+            return self.receive_visitor(peer, purpose, vec![connection]);
         }
         // The lower id has made its choice with this verdict: its own attempt ends, and it makes no other.
-        if self.me < peer
+        if purpose == Purpose::Data
+            && self.me < peer
             && let Some(request) = self.requests.get_mut(&peer)
             && request.epoch == established.epoch
             && !request.attempt.is_incoming()
@@ -332,11 +342,21 @@ impl Mesh {
     /// Reads the head of an incoming stream.
     fn read_head(&mut self, now: Time, token: Token) {
         let Some(mut pending) = self.pending.remove(&token) else { return };
-        // What follows the head stays in the connection's input, for the link.
-        let filled = pending.connection.fill();
+        let is_data = pending.established.purpose == Purpose::Data;
+        let filled = if is_data {
+            // What follows the head stays in the connection's input, for the link.
+            pending.connection.fill()
+        } else {
+            // Here it stays in the socket, for the thread that takes the connection.
+            let missing = StreamHead::BYTES.saturating_sub(pending.connection.take(|input| input.len()));
+            pending.connection.fill_within(missing)
+        };
         let head = pending.connection.take(StreamHead::take);
         let why = match (head, filled) {
             (None, Ok(_)) => return drop(self.pending.insert(token, pending)),
+            (Some(Ok(head)), _) if !is_data => {
+                return self.take_visit(now, &pending.established, head, pending.connection);
+            }
             (Some(Ok(head)), _) => {
                 return self.take_stream(now, &pending.established, head, pending.connection);
             }
@@ -346,11 +366,38 @@ impl Mesh {
         let peer = pending.established.peer;
         tracing::debug!("rejected stream of {}: {why}", peer.short());
         // If it was the chosen one, there is nothing left to wait for.
-        if self.me < peer
+        if is_data
+            && self.me < peer
             && let Some(request) = self.requests.get_mut(&peer)
             && matches!(request.attempt, Attempt::Due(_))
         {
             request.fail(now, why);
+        }
+    }
+
+    /// Takes a connection for another purpose than data, or one of the two of a guarded one.
+    fn take_visit(&mut self, now: Time, established: &Established, head: StreamHead, connection: Connection) {
+        let Established { peer, purpose, .. } = *established;
+        if head.count == 1 && head.offer.is_none() {
+            return self.receive_visitor(peer, purpose, vec![connection]);
+        }
+        if !head.is_guarded {
+            return tracing::debug!("rejected connection of {}: invalid stream head", peer.short());
+        }
+        let visit = self.visits.entry((peer, purpose)).or_insert_with(|| IncomingLink::new(now, &head));
+        if !visit.is_of(&head) {
+            *visit = IncomingLink::new(now, &head);
+        }
+        if let Some(streams) = visit.take(head, connection) {
+            self.visits.remove(&(peer, purpose));
+            self.receive_visitor(peer, purpose, streams);
+        }
+    }
+
+    fn receive_visitor(&mut self, peer: PeerId, purpose: Purpose, streams: Vec<Connection>) {
+        match visit::into_blocking(streams) {
+            Ok(connection) => self.events.push_back(MeshEvent::Visitor { peer, purpose, connection }),
+            Err(error) => tracing::debug!("rejected connection of {}: {error}", peer.short()),
         }
     }
 

@@ -121,14 +121,15 @@ impl ProbeConnection {
     fn receive(&mut self) -> io::Result<u64> {
         let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
         let mut begun = None;
-        let mut gauge = Gauge::default();
+        let round_trip = self.connection.quic().map(|quic| quic.round_trip()).unwrap_or_default();
+        let mut gauge = Gauge::for_path(round_trip);
         loop {
             let now = Instant::now();
             let elapsed = begun.map_or(Duration::ZERO, |begun| now.duration_since(begun));
             if let Some(rate) = gauge.rate(elapsed) {
                 return Ok(rate);
             }
-            if now >= end || elapsed >= limits::PROBE_MEASURE_MAX {
+            if now >= end || elapsed >= gauge.longest {
                 return Err(io::Error::new(ErrorKind::TimedOut, "too little of a probe arrived"));
             }
             let timeout = if begun.is_some() { Duration::from_millis(10) } else { end - now };
@@ -151,14 +152,25 @@ impl ProbeConnection {
 }
 
 /// What arrived when.
-#[derive(Default)]
 struct Gauge {
+    /// How long it measures at least, and at most.
+    shortest: Duration,
+    longest: Duration,
     bytes: u64,
     /// Times, and what had arrived by then; a millisecond apart at least.
     marks: Vec<(Duration, u64)>,
 }
 
 impl Gauge {
+    /// For a path by QUIC with this round-trip time, or by TCP if it is zero. A QUIC connection begins with a small window
+    /// and doubles it in each round trip; before that has ended, its rate says nothing of the path.
+    fn for_path(round_trip: Duration) -> Self {
+        let shortest = (limits::PROBE_ROUND_TRIPS_MIN * round_trip).max(limits::PROBE_MEASURE_MIN);
+        let longest = (limits::PROBE_ROUND_TRIPS_MAX * round_trip).min(limits::PROBE_MEASURE_LONG_MAX);
+        let longest = longest.max(limits::PROBE_MEASURE_MAX);
+        Self { shortest: shortest.min(longest), longest, bytes: 0, marks: Vec::new() }
+    }
+
     fn count(&mut self, at: Duration, bytes: u64) {
         self.bytes += bytes;
         if self.marks.last().is_none_or(|(last, _)| at >= *last + Duration::from_millis(1)) {
@@ -169,7 +181,7 @@ impl Gauge {
     /// The rate, if it is steady or the time is over. Of all that has been measured the first half counts for
     /// nothing, because a connection starts slowly, and shapers let the first bytes through.
     fn rate(&self, now: Duration) -> Option<u64> {
-        if now < limits::PROBE_MEASURE_MIN {
+        if now < self.shortest {
             return None;
         }
         let (half, late) = (self.mark(now / 2), self.mark(now * 3 / 4));
@@ -180,9 +192,11 @@ impl Gauge {
             return slope(half, end);
         }
         // What it has come to is nearer to the truth than what it was on the way.
-        let is_over = now >= limits::PROBE_MEASURE_MAX || self.bytes >= limits::PROBE_BYTES_MAX;
+        let is_over = now >= self.longest || self.bytes >= limits::PROBE_BYTES_MAX;
+        // Behind a lost packet nothing arrives for a while, so the longer time may be nearer.
+        let best = last.max(slope(half, end)?);
         (is_over && self.bytes > 0)
-            .then(|| if last > 0 { Some(last) } else { slope((Duration::ZERO, 0), end) })?
+            .then(|| if best > 0 { Some(best) } else { slope((Duration::ZERO, 0), end) })?
     }
 
     /// The last mark before a time.
@@ -215,7 +229,11 @@ mod tests {
     use super::*;
 
     fn fed(rate_at: impl Fn(u64) -> u64, until_ms: u64) -> Gauge {
-        let mut gauge = Gauge::default();
+        fed_over(Duration::ZERO, rate_at, until_ms)
+    }
+
+    fn fed_over(round_trip: Duration, rate_at: impl Fn(u64) -> u64, until_ms: u64) -> Gauge {
+        let mut gauge = Gauge::for_path(round_trip);
         for ms in 1..=until_ms {
             gauge.count(Duration::from_millis(ms), rate_at(ms) / 1000);
         }
@@ -245,5 +263,22 @@ mod tests {
         assert_eq!(gauge.rate(Duration::from_millis(300)), None);
         let rate = gauge.rate(Duration::from_millis(400)).unwrap();
         assert!((340_000_000..=400_000_000).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn a_long_path_is_measured_until_the_window_has_grown() {
+        // 100 ms round trip: the rate doubles in each, from 4 to 50 MB/s.
+        let rate = |ms: u64| (4_000_000 << (ms / 100)).min(50_000_000);
+        let round_trip = Duration::from_millis(100);
+        for ms in [80, 200, 400, 599] {
+            let known = fed_over(round_trip, rate, ms).rate(Duration::from_millis(ms));
+            assert_eq!(known, None, "at {ms} ms");
+        }
+        let known = fed_over(round_trip, rate, 700).rate(Duration::from_millis(700)).unwrap();
+        assert!((45_000_000..=50_000_000).contains(&known), "{known}");
+        let near = Gauge::for_path(Duration::from_millis(4));
+        assert_eq!((near.shortest, near.longest), (limits::PROBE_MEASURE_MIN, limits::PROBE_MEASURE_MAX));
+        let far = Gauge::for_path(Duration::from_secs(3));
+        assert!(far.longest <= limits::PROBE_MEASURE_LONG_MAX && far.shortest <= far.longest);
     }
 }

@@ -13,7 +13,7 @@ use ringfold_proto::id::PeerId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -346,6 +346,12 @@ impl Transport {
             libc::setsockopt(self.stream.as_raw_fd(), level, option, (&raw const value).cast(), length)
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl AsFd for Transport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

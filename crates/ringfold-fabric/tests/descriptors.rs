@@ -1,6 +1,6 @@
 //! A process that has no descriptors left does not spin, and accepts connections again once it has some.
 
-use crate::node::{KEY, LONG, Node, dial, epoch};
+use crate::node::{KEY, LONG, Node, epoch, visit};
 use ringfold_fabric::channel::Endpoint;
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::poller::Readiness;
@@ -89,7 +89,7 @@ fn a_mesh_waits_for_descriptors() {
         target: DialTarget::member(Purpose::Probe, epoch(1), PeerId(2)),
         secret: Secret::epoch_key(&KEY),
     };
-    dial(&[at], LONG, &credentials).unwrap();
+    let _visit = visit(&[at], LONG, &credentials).unwrap();
     assert_eq!(other.says("came: "), "1");
 }
 

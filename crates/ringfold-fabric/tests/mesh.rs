@@ -1,7 +1,7 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
 use crate::node::{
-    Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two,
+    Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two, visit,
 };
 use crate::tcp_queues::await_delivered;
 use ringfold_fabric::connection::{Connection, Intake};
@@ -252,7 +252,7 @@ fn a_member_may_come_to_probe() {
     b.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
     let (at, to) = (b.address(), b.peer);
     let probing = std::thread::spawn(move || {
-        probe::measure(dial(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap()).unwrap()
+        probe::measure(visit(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap()).unwrap()
     });
     drive(&mut [&mut b], |nodes| !nodes[0].visitors.is_empty());
     let (peer, purpose, stream) = b.visitors.remove(0);
@@ -275,6 +275,47 @@ fn a_member_that_speaks_before_its_time_is_turned_away() {
     hasty.write_all(&[dialler.poll_output(), vec![9; 100]].concat()).unwrap();
     idle(&mut [&mut b], Duration::from_millis(20));
     assert!(b.visitors.is_empty());
+}
+
+/// A head of 16 bytes: link, index, count, flags.
+fn stream_head(index: u8, count: u8, flags: u8) -> [u8; 16] {
+    [7, 0, 0, 0, 0, 0, 0, 0, index, 0, count, 0, flags, 0, 0, 0]
+}
+
+#[test]
+fn a_visit_with_an_invalid_or_incomplete_pair_of_streams_is_turned_away() {
+    const GUARDED: u8 = 2;
+    let mut b = Node::new(2, 1, LONG);
+    b.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
+    let (at, to) = (b.address(), b.peer);
+    let come = |b: &mut Node, head: &[u8]| {
+        let head = head.to_vec();
+        let coming = std::thread::spawn(move || {
+            let connection = dial(&[at], LONG, &credentials(1, Purpose::State, to, &KEY)).unwrap();
+            (&connection).write_all(&head).unwrap();
+            connection
+        });
+        while !coming.is_finished() {
+            b.turn(Duration::from_millis(1));
+        }
+        idle(&mut [b], Duration::from_millis(20));
+        coming.join().unwrap()
+    };
+    let invalid = come(&mut b, &stream_head(0, 3, 0));
+    // Two streams by TCP are no guarded connection.
+    let pair = [0, 1].map(|index| come(&mut b, &stream_head(index, 2, GUARDED)));
+    let half = come(&mut b, &stream_head(0, 2, GUARDED));
+    assert!(b.visitors.is_empty());
+    assert!(b.mesh.poll_timeout().is_some(), "the other half is awaited");
+    b.ahead += limits::HANDSHAKE_MAX;
+    idle(&mut [&mut b], Duration::from_millis(20));
+    assert_eq!(b.mesh.poll_timeout(), None, "it is not awaited for ever");
+    for closed in [&invalid, &pair[0], &pair[1], &half] {
+        closed.set_read_timeout(Some(LONG)).unwrap();
+        assert!(matches!((&mut &*closed).read(&mut [0]), Ok(0) | Err(_)));
+    }
+    let _one = come(&mut b, &stream_head(0, 1, 0));
+    assert_eq!(b.visitors.len(), 1);
 }
 
 /// Whether the other end has closed, as far as is known by now. What it said before that does not matter.

@@ -2,9 +2,10 @@
 
 use crate::node::{KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_blocking, dial_through};
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::limits;
 use ringfold_fabric::listener::Listener;
+use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayAnswer, RelayHandle, RelayRequest, RelayRole, RelayServer, Relays};
 use ringfold_proto::epoch::RelayAddress;
@@ -116,7 +117,9 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
             let identity = Identity::new(PeerId(me), RunId(0));
             let credentials = Credentials { identity, target, secret: Secret::epoch_key(&KEY) };
             let route = (&relays, Duration::from_millis(20));
-            dial_through(&[closed_port()], LONG, &credentials, route, &Poller::new().unwrap()).unwrap()
+            VisitDialer::new(Arc::new(Poller::new().unwrap()))
+                .dial(&[closed_port()], LONG, &credentials, route)
+                .unwrap()
         });
         drive(&mut [&mut a, &mut b], |nodes| nodes.iter().any(|node| !node.visitors.is_empty()));
         let visited = if me == 1 { &mut b } else { &mut a };

@@ -1,6 +1,8 @@
 //! Runs over long links, which use QUIC.
 
-use crate::fixture::{SOON, admit, assert_same, expect_all, master_on, peer_on, replies, send_all};
+use crate::fixture::{
+    SOON, admit, assert_same, expect_all, master_on, patient_master_on, peer_on, replies, send_all,
+};
 use ringfold_lab::network::PathSettings;
 use ringfold_lab::programs::{MasterProcess, PeerProcess};
 use ringfold_lab::{Host, Network, skip};
@@ -14,16 +16,28 @@ fn long() -> PathSettings {
 
 /// Peers on hosts of their own, with the master beside the first one; none if the test is skipped.
 fn run(test: &str, peers: usize, path: PathSettings) -> Option<(Vec<PeerProcess>, MasterProcess, Network)> {
+    run_on(test, peers, master_on, |network| {
+        for from in network.hosts() {
+            for to in network.hosts().iter().filter(|to| to.index() != from.index()) {
+                network.set_path(from, to, path);
+            }
+        }
+    })
+}
+
+/// The same on a network that is set up first.
+fn run_on(
+    test: &str,
+    peers: usize,
+    master: fn(&Host, SocketAddr) -> MasterProcess,
+    set_up: impl FnOnce(&Network),
+) -> Option<(Vec<PeerProcess>, MasterProcess, Network)> {
     if !skip::check(test, Network::available()) {
         return None;
     }
     let network = Network::new(peers).expect("a network");
-    for from in network.hosts() {
-        for to in network.hosts().iter().filter(|to| to.index() != from.index()) {
-            network.set_path(from, to, path);
-        }
-    }
-    let master = master_on(network.host(0), SocketAddr::new(network.host(0).ipv4().into(), 0));
+    set_up(&network);
+    let master = master(network.host(0), SocketAddr::new(network.host(0).ipv4().into(), 0));
     let all = network.hosts().iter().map(|host| peer_on(host, host.index() as u32, master.address()));
     let mut all: Vec<PeerProcess> = all.collect();
     admit(&mut all);
@@ -96,4 +110,78 @@ fn a_long_link_survives_an_outage_in_the_middle_of_a_reduce() {
     let all: Vec<_> = peers.iter_mut().map(|peer| peer.reply("reduce", SOON).expect("a reply")).collect();
     all.iter().for_each(|reply| assert!(reply.is_ok(), "{reply}"));
     assert_same(&all, 0..2);
+}
+
+/// Has the last of four peers fetch a state, and calls `disturb` when the second one has sent a part of it. The peers that
+/// are left, without replies to the sync.
+fn fetch_while(test: &str, disturb: impl FnOnce(&mut Vec<PeerProcess>, &Network)) {
+    const BYTES: u64 = 16 << 20;
+    let path = PathSettings { rate: Some(50_000_000), ..long() };
+    let Some((mut peers, _master, network)) = run(test, 4, path) else { return };
+    expect_all(&mut peers, &format!("sync 0 {BYTES} 3 fill=0"));
+    let sent = |from: usize| network.counters(network.host(from), network.host(3)).bytes;
+    let (before, packets) = (sent(1), udp_sent(network.host(1)));
+    send_all(&mut peers[..3], &format!("sync 1 {BYTES} 3 fill=1"));
+    peers[3].send(&format!("sync 1 {BYTES} 3")).expect("told");
+    let deadline = Instant::now() + SOON;
+    while sent(1) < before + BYTES / 16 {
+        assert!(Instant::now() < deadline, "nothing is fetched");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(udp_sent(network.host(1)) > packets + 20, "it is fetched by QUIC");
+    let began = Instant::now();
+    disturb(&mut peers, &network);
+    let synced = replies(&mut peers, "sync");
+    for reply in &synced {
+        assert!(reply.is_ok(), "{reply}");
+        assert_eq!(reply.text("state"), synced[0].text("state"), "{reply}");
+    }
+    let fetched = synced.last().expect("a reply").number("rx");
+    assert!((BYTES..BYTES * 3 / 2).contains(&fetched), "{fetched} bytes arrived");
+    // Without the lost source it takes 1.4 s, and until the loss is noticed a second more.
+    assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_newcomer_on_a_long_path_fetches_the_rest_elsewhere_when_a_source_is_killed() {
+    let test = "a_newcomer_on_a_long_path_fetches_the_rest_elsewhere_when_a_source_is_killed";
+    fetch_while(test, |peers, _| peers.remove(1).kill9().expect("killed"));
+}
+
+#[test]
+fn a_newcomer_on_a_long_path_fetches_the_rest_elsewhere_when_a_path_is_cut() {
+    let test = "a_newcomer_on_a_long_path_fetches_the_rest_elsewhere_when_a_path_is_cut";
+    fetch_while(test, |_, network| network.cut(network.host(1), network.host(3)));
+}
+
+#[test]
+fn probes_of_long_paths_find_their_bandwidths() {
+    let test = "probes_of_long_paths_find_their_bandwidths";
+    // Mbit/s and round trips in ms, of each pair.
+    let pairs = [((0, 1), 100, 20), ((0, 2), 40, 60), ((1, 2), 10, 40)];
+    let set_up = |network: &Network| {
+        for ((one, other), rate, round_trip) in pairs {
+            let delay = Duration::from_millis(round_trip / 2);
+            let path = PathSettings { rate: Some(rate * 1_000_000), delay, ..PathSettings::default() };
+            network.set_path(network.host(one), network.host(other), path);
+            network.set_path(network.host(other), network.host(one), path);
+        }
+    };
+    let Some((mut peers, master, network)) = run_on(test, 3, patient_master_on, set_up) else { return };
+    let packets: u64 = network.hosts().iter().map(udp_sent).sum();
+    let began = Instant::now();
+    expect_all(&mut peers, "optimize");
+    let took = began.elapsed();
+    // Three probes, one after the other.
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    assert!(network.hosts().iter().map(udp_sent).sum::<u64>() > packets + 100, "probes use QUIC");
+    let lines = master.error_lines();
+    let mut measured = Vec::new();
+    for ((one, other), ..) in pairs {
+        let line = lines.iter().find(|line| line.contains(&format!("peer-{one} to peer-{other}: ")));
+        let line = line.unwrap_or_else(|| panic!("peers {one} and {other} were not measured: {lines:#?}"));
+        let rates = line.split("Some(").skip(1).map(|text| text.split(')').next()?.parse::<u64>().ok());
+        measured.push(rates.map(|rate| rate.unwrap_or_else(|| panic!("{line}"))).sum::<u64>());
+    }
+    assert!(measured[0] > measured[1] && measured[1] > measured[2], "not in order: {measured:?} B/s");
 }

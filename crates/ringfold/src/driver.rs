@@ -18,7 +18,7 @@ use crate::{Error, limits};
 use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_through};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
@@ -97,7 +97,7 @@ impl Driver {
         uplink: Uplink,
         reports: WorkerReports,
     ) -> Self {
-        let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone()));
+        let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone(), mesh.visit_dialer()));
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
@@ -382,8 +382,10 @@ impl Driver {
             PeerAction::Ping(peer) => self.plane.ping(peer),
             PeerAction::OpenEpoch(description) => {
                 let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
-                self.plane.mesh().admit(description.id, &description.key, members);
-                self.directory.set_epoch(&description);
+                let mesh = self.plane.mesh();
+                mesh.admit(description.id, &description.key, members);
+                description.members.iter().for_each(|member| mesh.expect_member(member));
+                self.directory.set_epoch(&description, mesh.visit_dialer());
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "cannot open an epoch");
                 }
@@ -491,17 +493,15 @@ impl Driver {
             target: DialTarget::member(Purpose::Probe, epoch, peer),
             secret: Secret::epoch_key(key),
         };
-        let (notes, poller) = (self.reports.sender(), self.directory.poller().clone());
-        let route = self.directory.relays_for(peer);
+        let (notes, dialer) = (self.reports.sender(), self.directory.dialer());
+        let (relays, head_start) = self.directory.relays_for(peer);
         let measure = move || {
-            let (relays, head_start) = (&route.0, route.1);
             let connect_max = if head_start.is_zero() {
                 limits::RELAYED_PROBE_CONNECT_MAX
             } else {
                 limits::PROBE_CONNECT_MAX
             };
-            let connection =
-                dial_through(&addresses, connect_max, &credentials, (relays, head_start), &poller);
+            let connection = dialer.dial(&addresses, connect_max, &credentials, (&relays, head_start));
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "cannot measure the bandwidth to a peer");

@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Probes that a peer answers at the same time.
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 
-/// Time limit for connecting a probe.
-pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(500);
+/// Time limit for connecting a probe: at least three round trips by TCP, and one more by QUIC.
+pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(900);
 
 /// The same, if the link to the peer goes through a relay.
 pub(crate) const RELAYED_PROBE_CONNECT_MAX: Duration = Duration::from_millis(1000);

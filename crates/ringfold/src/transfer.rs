@@ -5,6 +5,7 @@
 //! still dials holds no tensor and is not waited for.
 
 mod active_connections;
+mod deal;
 mod fetch;
 mod fetch_plan;
 mod limits;

@@ -69,6 +69,10 @@ pub struct Bench {
     /// The congestion control of TCP on the emulated hosts, for example reno or cubic [default: that of this machine]
     #[arg(long, value_name = "NAME", requires = "lab")]
     congestion_control: Option<String>,
+    /// Measure how long the last rank takes to fetch a shared state of this size from all others. Nothing else is measured
+    #[arg(long, value_name = "SIZE", requires = "lab",
+        conflicts_with_all = ["sizes", "against", "json", "markdown", "plot", "explain", "tuning", "hosts"])]
+    pub(super) state: Option<ByteSize>,
     /// Measure in place or out of place, for collectives that have both forms
     #[arg(long, default_value = "usual")]
     place: PlacementChoice,

@@ -56,6 +56,17 @@ impl BenchLab {
         enclosed
     }
 
+    /// The bits per second at which the last host can receive from all others, headers included, and the least time in
+    /// which it can fetch so many bytes from them.
+    pub(crate) fn fetch_floor(&self, bytes: u64) -> (f64, Duration) {
+        let last = self.network.hosts().len() - 1;
+        let rate = |rate: Option<u64>| rate.map_or(f64::INFINITY, |rate| rate as f64);
+        let up = |host| rate(self.profile.access(host).up).min(rate(self.profile.path(host, last).rate));
+        let bits = rate(self.profile.access(last).down).min((0..last).map(up).sum());
+        let share = 1.0 - HEADER_BYTES as f64 / self.profile.mtu as f64;
+        (bits, Duration::from_secs_f64(bytes as f64 * 8.0 / share / bits))
+    }
+
     /// The least time of a call that repeats, in microseconds; none for other collectives than all_reduce.
     ///
     /// With n hosts and B bytes, every host has to send at least B, and all together 2(n - 1) B. The last byte takes the

@@ -55,6 +55,19 @@ impl BlockingConnection {
         Ok(self)
     }
 
+    /// The same, for a connection by QUIC by the TCP connection beside it.
+    pub(crate) fn check_guard_in(&self, poller: &Poller) -> io::Result<()> {
+        match self.0.quic() {
+            None => self.0.check_health_in(poller),
+            Some(quic) => quic.guard().map_or(Ok(()), |guard| guard.check_health_in(poller)),
+        }
+    }
+
+    /// Whether it is by QUIC.
+    pub fn is_quic(&self) -> bool {
+        self.0.quic().is_some()
+    }
+
     pub(crate) fn into_transport(self) -> Arc<Transport> {
         self.0
     }

@@ -234,9 +234,8 @@ impl OutgoingLink {
     ) -> Option<(Arc<QuicEndpoint>, Duration)> {
         let may_use = !self.options.shares && self.relay.is_none();
         let endpoint = self.options.quic.as_ref().filter(|_| may_use)?;
-        let round_trip = connection.round_trip().ok().filter(|time| *time >= limits::QUIC_ROUND_TRIP_MIN)?;
-        let is_usable = !address.ip().is_loopback() && endpoint.may_answer(address.ip());
-        is_usable.then(|| (endpoint.clone(), round_trip))
+        let round_trip = connection.round_trip().ok()?;
+        endpoint.suits(address, round_trip).then(|| (endpoint.clone(), round_trip))
     }
 
     /// Advances the QUIC connection. If it cannot be made, the link uses TCP.
@@ -250,8 +249,7 @@ impl OutgoingLink {
         let why = match dialer.advance(now) {
             Ok(Some(Dialed { connection: mut data, .. })) => {
                 for (index, stream) in [(0, &mut guard), (1, &mut data)] {
-                    let head = StreamHead { link: self.link, index, count: 2, offer: None, is_guarded: true };
-                    stream.send(&head.encode());
+                    stream.send(&StreamHead::guarded(self.link, index).encode());
                     stream.flush(&mut Vec::new())?;
                 }
                 return Ok(Some(Link::guarded(guard, data)));
@@ -322,6 +320,11 @@ impl IncomingLink {
     pub fn new(now: Time, head: &StreamHead) -> Self {
         let streams = (0..head.count).map(|_| None).collect();
         Self { link: head.link, streams, deadline: now + limits::HANDSHAKE_MAX }
+    }
+
+    /// When it is given up.
+    pub fn deadline(&self) -> Time {
+        self.deadline
     }
 
     /// Whether a stream belongs to this link.

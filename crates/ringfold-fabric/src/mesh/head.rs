@@ -1,4 +1,4 @@
-//! The first bytes of each stream of a link.
+//! The first bytes of each stream of a link, and of connections for shared state and probes.
 
 use crate::limits;
 use crate::segment::Ticket;
@@ -44,6 +44,19 @@ struct Layout {
 }
 
 impl StreamHead {
+    /// The bytes of a head without an offer.
+    pub const BYTES: usize = size_of::<Layout>();
+
+    /// The only stream of a connection.
+    pub fn single(link: u64) -> Self {
+        Self { link, index: 0, count: 1, offer: None, is_guarded: false }
+    }
+
+    /// The TCP connection (0) or the QUIC connection (1) of a guarded pair.
+    pub fn guarded(link: u64, index: u16) -> Self {
+        Self { link, index, count: 2, offer: None, is_guarded: true }
+    }
+
     /// Its bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let Self { link, index, count, offer, is_guarded } = *self;

@@ -3,6 +3,7 @@
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
 use super::tls;
+use crate::limits;
 use crate::traffic::{Direction, Network, Traffic};
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -130,8 +131,15 @@ impl QuicEndpoint {
         self.shared.silent.lock().insert(host, Instant::now());
     }
 
+    /// Whether connections to an address, with this round-trip time by TCP, should use QUIC: the path is long, and UDP is
+    /// not known to be blocked.
+    pub(crate) fn suits(&self, address: SocketAddr, round_trip: Duration) -> bool {
+        let is_long = round_trip >= limits::QUIC_ROUND_TRIP_MIN && !address.ip().is_loopback();
+        is_long && self.may_answer(address.ip())
+    }
+
     /// Whether it is worth dialling a host.
-    pub(crate) fn may_answer(&self, host: IpAddr) -> bool {
+    fn may_answer(&self, host: IpAddr) -> bool {
         let silent = self.shared.silent.lock();
         silent.get(&host).is_none_or(|since| since.elapsed() > SILENCE_REMEMBERED)
     }
@@ -238,6 +246,10 @@ impl Worker {
                 polled.push(PollFd::new(socket, pipe.interest()));
             }
         }
+        let sockets = polled.len();
+        let guarded = self.pipes.values().filter_map(|pipe| Some((pipe.state.clone(), pipe.state.guard()?)));
+        let guarded: Vec<_> = guarded.collect();
+        polled.extend(guarded.iter().map(|(_, guard)| PollFd::new(&**guard, PollFlags::IN)));
         let timeout = timeout.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
@@ -249,7 +261,12 @@ impl Worker {
             let _ = rustix::io::read(&*shared.kick, &mut [0; 8]);
         }
         let is_closed = |polled: &PollFd<'_>| polled.revents().intersects(PollFlags::HUP | PollFlags::ERR);
-        let closed: Vec<_> = polled[2..].iter().map(is_closed).collect();
+        let closed: Vec<_> = polled[2..sockets].iter().map(is_closed).collect();
+        for ((state, _), polled) in guarded.iter().zip(&polled[sockets..]) {
+            if !polled.revents().is_empty() {
+                state.lose_guard();
+            }
+        }
         let pipes = self.pipes.values_mut().chain(&mut self.closed).filter(|pipe| pipe.socket().is_some());
         for (pipe, _) in pipes.zip(closed).filter(|(_, is_closed)| *is_closed) {
             pipe.abandon();

@@ -1,6 +1,7 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
 use crate::traffic::{Direction, Meter, Network};
+use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -65,6 +66,8 @@ pub struct QuicState {
     is_trusted: AtomicBool,
     /// When the connection ends, whatever happens.
     expires: Mutex<Option<Instant>>,
+    /// The TCP connection beside it, if the thread of the endpoint watches it.
+    guard: Mutex<Option<Arc<Transport>>>,
     /// Wakes the thread of the endpoint.
     kick: Arc<OwnedFd>,
     /// Counts its packets.
@@ -77,6 +80,7 @@ impl QuicState {
             meter: Meter::new(network),
             is_trusted: AtomicBool::new(false),
             expires: Mutex::new(None),
+            guard: Mutex::new(None),
             kick,
             remote,
             binding: OnceLock::new(),
@@ -121,6 +125,23 @@ impl QuicState {
         let grace = 2 * self.round_trip() + EXPIRY_GRACE;
         self.expires.lock().get_or_insert(Instant::now() + grace);
         self.kick();
+    }
+
+    /// Has the thread of the endpoint watch the TCP connection beside it, on which nothing is sent. When that ends, the
+    /// other end's process has ended.
+    pub(crate) fn set_guard(&self, guard: Arc<Transport>) {
+        *self.guard.lock() = Some(guard);
+        self.kick();
+    }
+
+    pub(crate) fn guard(&self) -> Option<Arc<Transport>> {
+        self.guard.lock().clone()
+    }
+
+    /// The TCP connection beside it has ended.
+    pub(super) fn lose_guard(&self) {
+        *self.guard.lock() = None;
+        self.expire();
     }
 
     /// The smoothed round-trip time.

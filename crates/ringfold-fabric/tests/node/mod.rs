@@ -5,8 +5,9 @@ use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::listener::Listener;
-use ringfold_fabric::mesh::{Mesh, MeshEvent};
+use ringfold_fabric::mesh::{Mesh, MeshEvent, VisitDialer};
 use ringfold_fabric::poller::{Poller, Readiness};
+use ringfold_fabric::relay::Relays;
 use ringfold_fabric::slots::SlotPool;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_proto::epoch::Member;
@@ -29,6 +30,20 @@ pub fn dial(
     credentials: &Credentials,
 ) -> std::io::Result<BlockingConnection> {
     dial_blocking(at, timeout, credentials, &Poller::new().unwrap())
+}
+
+/// The same, for shared state and probes.
+pub fn visit(
+    at: &[SocketAddr],
+    timeout: Duration,
+    credentials: &Credentials,
+) -> std::io::Result<BlockingConnection> {
+    VisitDialer::new(Arc::new(Poller::new().unwrap())).dial(
+        at,
+        timeout,
+        credentials,
+        (&Relays::default(), Duration::ZERO),
+    )
 }
 
 /// A peer that makes links.

@@ -77,7 +77,7 @@ impl std::fmt::Display for ProfileError {
 impl std::error::Error for ProfileError {}
 
 /// The profiles with names.
-const NAMED: [(&str, &str); 9] = [
+const NAMED: [(&str, &str); 10] = [
     ("lan", include_str!("profiles/lan.json")),
     ("metro", include_str!("profiles/metro.json")),
     ("continent", include_str!("profiles/continent.json")),
@@ -87,6 +87,7 @@ const NAMED: [(&str, &str); 9] = [
     ("home", include_str!("profiles/home.json")),
     ("mixed", include_str!("profiles/mixed.json")),
     ("backbone", include_str!("profiles/backbone.json")),
+    ("newcomer", include_str!("profiles/newcomer.json")),
 ];
 
 impl Profile {

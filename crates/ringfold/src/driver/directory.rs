@@ -2,8 +2,9 @@
 
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::dialer::{Credentials, dial_through};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
+use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::Relays;
 use ringfold_proto::epoch::EpochDescription;
@@ -18,13 +19,12 @@ use std::time::Duration;
 
 pub(crate) struct Directory {
     me: PeerId,
-    /// The driver's; connections take its settings.
     poller: Arc<Poller>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    dialer: VisitDialer,
     run: RunId,
     epoch: EpochId,
     key: [u8; 32],
@@ -40,17 +40,24 @@ struct State {
 const NAMES_MAX: usize = 4096;
 
 impl Directory {
-    pub(crate) fn new(me: PeerId, poller: Arc<Poller>) -> Self {
-        Self { me, poller, state: Mutex::default() }
+    pub(crate) fn new(me: PeerId, poller: Arc<Poller>, dialer: VisitDialer) -> Self {
+        let (run, epoch, key, addresses, names) = Default::default();
+        let (relays, relayed) = Default::default();
+        let state = State { dialer, run, epoch, key, addresses, names, relays, relayed };
+        Self { me, poller, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
     }
 
     pub(crate) fn set_run(&self, run: RunId) {
         self.state.lock().run = run;
     }
 
-    /// The driver's poller.
-    pub(crate) fn poller(&self) -> &Arc<Poller> {
-        &self.poller
+    /// Dials members; it uses QUIC from the first epoch with a member on another host on.
+    pub(crate) fn dialer(&self) -> VisitDialer {
+        self.state.lock().dialer.clone()
     }
 
     /// The run of this peer; zero before it is known.
@@ -58,8 +65,9 @@ impl Directory {
         self.state.lock().run
     }
 
-    pub(crate) fn set_epoch(&self, description: &EpochDescription) {
+    pub(crate) fn set_epoch(&self, description: &EpochDescription, dialer: VisitDialer) {
         let mut state = self.state.lock();
+        state.dialer = dialer;
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
@@ -105,16 +113,17 @@ impl Directory {
         purpose: Purpose,
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
-        let (credentials, addresses) = {
+        let (credentials, addresses, dialer) = {
             let state = self.state.lock();
             let credentials = Credentials {
                 identity: Identity::new(self.me, state.run),
                 target: DialTarget::member(purpose, state.epoch, peer),
                 secret: Secret::epoch_key(&state.key),
             };
-            (credentials, state.addresses.get(&peer).cloned().unwrap_or_default())
+            (credentials, state.addresses.get(&peer).cloned().unwrap_or_default(), state.dialer.clone())
         };
-        let (relays, head_start) = self.relays_for(peer);
-        dial_through(&addresses, timeout, &credentials, (&relays, head_start), &self.poller)
+        let ((relays, head_start), name) = (self.relays_for(peer), self.name_of(peer));
+        let dialed = dialer.dial(&addresses, timeout, &credentials, (&relays, head_start));
+        dialed.map_err(|error| io::Error::new(error.kind(), format!("failed to connect to {name}: {error}")))
     }
 }

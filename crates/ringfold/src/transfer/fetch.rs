@@ -144,15 +144,18 @@ impl Fetch {
                 Ok(Conversation::Finished) => break,
                 Ok(Conversation::NotHeld) => {
                     tracing::warn!("{peer} does not hold the state that it offered");
+                    self.plan.lock().note_failure(peer, "does not hold the state that it offered".into());
                     strikes = STRIKES_MAX;
                 }
                 Err(error) => {
                     tracing::debug!("fetching from {peer}: {error}");
+                    self.plan.lock().note_failure(peer, error.to_string());
                     (strikes, pause) = if progress { (1, RETRY_PAUSE) } else { (strikes + 1, pause * 2) };
                 }
             }
             let mut plan = self.plan.lock();
             if strikes >= STRIKES_MAX && plan.is_active(peer, worker) {
+                tracing::warn!("dropping {peer} as a state source after {strikes} failures in a row");
                 plan.lose(peer);
             }
             let end = Instant::now() + pause;
@@ -174,6 +177,7 @@ impl Fetch {
         let _pass = self.connections.enter(peer, stream)?;
         let mut pending =
             PendingParts { fetch: self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
+        self.plan.lock().connected(peer, stream.round_trip().unwrap_or_default());
         stream.set_read_timeout(Some(STALL_MAX))?;
         stream.set_write_timeout(Some(STALL_MAX))?;
         let mut requests = Vec::new();

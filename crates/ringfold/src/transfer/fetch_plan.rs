@@ -1,9 +1,8 @@
 //! The state of a fetch without threads or sockets: missing parts, sources, outcome.
 
+use super::deal::Pace;
 use super::fetch::FetchOrder;
-use super::limits::{
-    BRISK, OWED_BYTES_MAX, OWED_BYTES_SLOW_MAX, PART_BYTES_MAX, SOURCES_MAX, STRAGGLE_FACTOR, STRAGGLE_MIN,
-};
+use super::limits::{SOURCES_MAX, STRAGGLE_FACTOR, STRAGGLE_MIN};
 use super::part::Part;
 use core::time::Duration;
 use ringfold_kernels::{LEAF_BYTES, LeafHash, root_hash};
@@ -47,9 +46,9 @@ struct Source {
     worker: u64,
     /// The part that is awaited: since when, and its bytes.
     awaited: Option<(Instant, u64)>,
-    /// Bytes that it sent while it was awaited, and how long that took.
-    sent_bytes: u64,
-    waited: Duration,
+    pace: Pace,
+    /// Why fetching from it failed the last time.
+    failure: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,13 +61,6 @@ enum SourceState {
     Slow,
     /// Disconnected, lacks the content, or sent other content.
     Lost,
-}
-
-impl Source {
-    /// The estimated time for so many bytes.
-    fn time_for(&self, bytes: u64) -> Option<Duration> {
-        (self.sent_bytes > 0).then(|| self.waited.mul_f64(bytes as f64 / self.sent_bytes as f64))
-    }
 }
 
 impl FetchPlan {
@@ -89,8 +81,8 @@ impl FetchPlan {
                     state,
                     worker: 0,
                     awaited: None,
-                    sent_bytes: 0,
-                    waited: Duration::ZERO,
+                    pace: Pace::default(),
+                    failure: None,
                 });
             }
         }
@@ -119,25 +111,44 @@ impl FetchPlan {
         plan
     }
 
-    /// The next part to request from a source, unless too much is pending.
+    /// The next part to request from a source that owes so many bytes, if it shall get another one.
     pub(super) fn take(&mut self, peer: PeerId, owed_bytes: u64) -> Option<Part> {
         if self.outcome.is_some() {
             return None;
         }
-        let active = self.sources.iter().filter(|s| s.state == SourceState::Active).count().max(1) as u64;
-        let pace = self.source(peer).and_then(|s| s.time_for(PART_BYTES_MAX as u64));
-        let slow = pace.is_none_or(|pace| pace > BRISK);
-        let most = if slow { OWED_BYTES_SLOW_MAX } else { OWED_BYTES_MAX };
-        // Towards the end no source gets more than its share, so that all end together.
-        if owed_bytes > 0 && owed_bytes >= most.min(self.queued_bytes / active) {
+        let entries = &self.entries;
+        let solo = |part: &Part| entries.get(&part.entry).map(|entry| entry.solo);
+        let may = |part: &Part| solo(part).is_some_and(|solo| solo.is_none_or(|solo| solo == peer));
+        let at = self.queue.iter().position(may)?;
+        let part = self.queue[at].missing() as u64;
+        let is_active = |s: &&Source| s.state == SourceState::Active && s.peer != peer;
+        // What one source has to send alone is not shared with others.
+        let others: Vec<_> = match solo(&self.queue[at]).flatten() {
+            Some(_) => Vec::new(),
+            None => self.sources.iter().filter(is_active).map(|s| s.pace).collect(),
+        };
+        let source = self.sources.iter_mut().find(|s| s.peer == peer)?;
+        source.pace.owed = owed_bytes;
+        if !source.pace.may_take(part, self.queued_bytes, &others) {
             return None;
         }
-        let entries = &self.entries;
-        let may =
-            |part: &Part| entries.get(&part.entry).is_some_and(|j| j.solo.is_none_or(|solo| solo == peer));
-        let part = self.queue.iter().position(may).and_then(|at| self.queue.remove(at))?;
-        self.queued_bytes -= part.missing() as u64;
-        Some(part)
+        source.pace.owed += part;
+        self.queued_bytes -= part;
+        self.queue.remove(at)
+    }
+
+    /// A source is connected: its round-trip time.
+    pub(super) fn connected(&mut self, peer: PeerId, round_trip: Duration) {
+        if let Some(source) = self.sources.iter_mut().find(|s| s.peer == peer) {
+            source.pace.round_trip = round_trip;
+        }
+    }
+
+    /// Fetching from a source failed. It may be tried again.
+    pub(super) fn note_failure(&mut self, peer: PeerId, why: String) {
+        if let Some(source) = self.sources.iter_mut().find(|s| s.peer == peer) {
+            source.failure = Some(why);
+        }
     }
 
     /// Returns parts that a source did not send completely.
@@ -164,8 +175,8 @@ impl FetchPlan {
         let Some(source) = self.sources.iter_mut().find(|s| s.peer == peer) else { return };
         let now = Instant::now();
         if let Some((since, bytes)) = source.awaited.take() {
-            source.waited += now - since;
-            source.sent_bytes += bytes;
+            source.pace.add(bytes, now - since);
+            source.pace.owed = source.pace.owed.saturating_sub(bytes);
         }
         source.awaited = bytes.map(|bytes| (now, bytes));
     }
@@ -174,6 +185,7 @@ impl FetchPlan {
     pub(super) fn interrupt(&mut self, peer: PeerId) {
         if let Some(source) = self.sources.iter_mut().find(|s| s.peer == peer) {
             source.awaited = None;
+            source.pace.owed = 0;
         }
     }
 
@@ -185,11 +197,12 @@ impl FetchPlan {
 
     /// Finds a source that is much slower than an idle one. It may be disconnected.
     pub(super) fn straggler(&mut self, idle: PeerId) -> Option<PeerId> {
-        let idle = self.source(idle).filter(|s| s.sent_bytes > 0)?;
+        let idle = self.source(idle).filter(|s| s.pace.rate().is_some())?;
         let late = |s: &&Source| {
             s.awaited.is_some_and(|(since, bytes)| {
-                let mine = idle.time_for(bytes).unwrap_or_default();
+                let mine = Duration::from_secs_f64(idle.pace.seconds_for(bytes).unwrap_or_default());
                 since.elapsed() > STRAGGLE_MIN.max(mine * STRAGGLE_FACTOR)
+                    || s.pace.is_slower_than(&idle.pace)
             })
         };
         // The idle source can't take over what one source has to send alone.
@@ -310,6 +323,10 @@ impl FetchPlan {
         let orphans: Vec<_> =
             self.entries.iter().filter(|(_, j)| j.solo.is_some_and(lost)).map(|(entry, _)| *entry).collect();
         if self.sources.iter().all(|s| s.state == SourceState::Lost) {
+            let why =
+                |s: &Source| format!("{}: {}", s.peer, s.failure.as_deref().unwrap_or("sent other content"));
+            let all = self.sources.iter().map(why).collect::<Vec<_>>().join("; ");
+            tracing::warn!("no source of the state is left ({all})");
             self.outcome = Some(false);
             return;
         }

@@ -8,20 +8,24 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 /// Sources that are fetched from at once; others stand by.
 pub(super) const SOURCES_MAX: usize = 8;
 
-/// Bytes of a part: what is asked for at a time.
-pub(super) const PART_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a part: what is asked for at a time. A slow source holds up the end by one part at most.
+pub(super) const PART_BYTES_MAX: usize = 1 << 20;
 
 /// The least bytes of a part, however many sources there are.
 pub(super) const PART_BYTES_MIN: usize = 256 << 10;
 
-/// Bytes that a source may owe.
-pub(super) const OWED_BYTES_MAX: u64 = 16 << 20;
+/// Bytes that a source may owe at most, and however slow it is.
+pub(super) const OWED_BYTES_MAX: u64 = 32 << 20;
+pub(super) const OWED_BYTES_MIN: u64 = 2 << 20;
 
-/// Bytes that a source may owe which takes longer than [`BRISK`] for a part, so that little is lost with it.
-pub(super) const OWED_BYTES_SLOW_MAX: u64 = 8 << 20;
+/// Bytes that a source may owe of which nothing has arrived yet.
+pub(super) const OWED_BYTES_FIRST: u64 = 4 << 20;
 
-/// A part in less than this is fast.
-pub(super) const BRISK: Duration = Duration::from_millis(200);
+/// A source may owe what it delivers in this time and two round trips.
+pub(super) const OWED_TIME: Duration = Duration::from_millis(200);
+
+/// The rate of a source is that of about this time.
+pub(super) const PACE_MEMORY: Duration = Duration::from_secs(1);
 
 /// Bytes of requests that a source may owe the answers of. They fit into any socket's buffers, so that two ends
 /// never wait for each other to read.
@@ -55,7 +59,10 @@ pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const STRAGGLE_MIN: Duration = Duration::from_secs(1);
 
 /// How many times longer than the idle worker's own source it may then take.
-pub(super) const STRAGGLE_FACTOR: u32 = 4;
+pub(super) const STRAGGLE_FACTOR: u32 = 2;
+
+/// And by how much longer.
+pub(super) const STRAGGLE_MARGIN: Duration = Duration::from_millis(250);
 
 /// How often an idle worker looks for such parts.
 pub(super) const STRAGGLE_LOOK: Duration = Duration::from_millis(100);
