@@ -137,9 +137,13 @@ pub const PROBE_MEASURE_MAX: Duration = Duration::from_millis(400);
 /// How long one direction of a probe is measured at least.
 pub const PROBE_MEASURE_MIN: Duration = Duration::from_millis(80);
 
-/// The same on a long path by QUIC, in round trips at least and at most, and in time.
+/// The same on a long path by QUIC, in round trips.
 pub const PROBE_ROUND_TRIPS_MIN: u32 = 6;
+
+/// Most round trips of one direction of a probe on a long path.
 pub const PROBE_ROUND_TRIPS_MAX: u32 = 7;
+
+/// Most time of one direction of a probe on a long path.
 pub const PROBE_MEASURE_LONG_MAX: Duration = Duration::from_millis(700);
 
 /// How long one direction of a probe may take, round trip included.

@@ -181,6 +181,7 @@ fn gain(shape: &GroupShape, current: Option<&Network>, measured: &Network, mib: 
         network: None,
         tuning: Tuning::default(),
         key: [0; 32],
+        relays: Vec::new(),
     };
     gain_percent(&epoch, current, measured, &all_reduce(mib))
 }

@@ -148,7 +148,7 @@ impl Master {
         group.ops.remove(&(op.tag, op.seq));
         let next = group.decided.entry(op.tag).or_default();
         *next = (*next).max(Seq(op.seq.0 + 1));
-        if outcome == Outcome::Committed {
+        if matches!(outcome, Outcome::Committed { .. }) {
             group.no_ring = None;
         }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
