@@ -185,3 +185,77 @@ fn probes_of_long_paths_find_their_bandwidths() {
     }
     assert!(measured[0] > measured[1] && measured[1] > measured[2], "not in order: {measured:?} B/s");
 }
+
+/// A path of this rate in Mbit/s and one-way delay in milliseconds.
+fn path(rate: u64, delay: u64) -> PathSettings {
+    PathSettings {
+        delay: Duration::from_millis(delay),
+        rate: Some(rate * 1_000_000),
+        ..PathSettings::default()
+    }
+}
+
+/// Four hosts: pairs 0-2 and 1-3 are near, 0-1 and 2-3 further, 0-3 and 1-2 far and slow.
+fn set_unequal(network: &Network) {
+    for from in network.hosts() {
+        for to in network.hosts().iter().filter(|to| to.index() != from.index()) {
+            let settings = match (from.index().min(to.index()), from.index().max(to.index())) {
+                (0, 2) | (1, 3) => path(200, 3),
+                (0, 1) | (2, 3) => path(100, 10),
+                _ => path(10, 25),
+            };
+            network.set_path(from, to, settings);
+        }
+    }
+}
+
+/// The bytes that a reduce sends from one host to another.
+fn bytes_during(peers: &mut [PeerProcess], network: &Network, pair: (usize, usize), command: &str) -> u64 {
+    let bytes = || network.counters(network.host(pair.0), network.host(pair.1)).bytes;
+    let before = bytes();
+    let world = peers.len() as u32;
+    assert_same(&expect_all(peers, command), 0..world);
+    bytes() - before
+}
+
+#[test]
+fn unequal_hosts_send_little_over_slow_paths_and_follow_changes() {
+    let test = "unequal_hosts_send_little_over_slow_paths_and_follow_changes";
+    let Some((mut peers, _master, network)) = run_on(test, 4, master_on, set_unequal) else { return };
+    const BYTES: u64 = 4 << 20;
+    // From round trips alone. A plan that uses all paths alike would send half of the tensor here.
+    let first = bytes_during(&mut peers, &network, (0, 3), "reduce 1 1048576 step=0");
+    assert!(first < BYTES / 4, "{first} bytes over the slow path");
+    // Pairs that were near become slow, and others fast: bandwidth is measured, and plans change.
+    for (a, b) in [(0, 2), (2, 0), (1, 3), (3, 1)] {
+        network.set_path(network.host(a), network.host(b), path(10, 3));
+    }
+    let began = Instant::now();
+    for step in 1.. {
+        let bytes = bytes_during(&mut peers, &network, (0, 2), &format!("reduce 1 1048576 step={step}"));
+        if bytes < BYTES / 2 {
+            break;
+        }
+        assert!(began.elapsed() < 6 * SOON, "still {bytes} bytes over the slow path in step {step}");
+    }
+}
+
+#[test]
+fn peers_of_one_host_send_their_data_to_another_host_once() {
+    let test = "peers_of_one_host_send_their_data_to_another_host_once";
+    if !skip::check(test, Network::available()) {
+        return;
+    }
+    let network = Network::new(2).expect("a network");
+    for (from, to) in [(0, 1), (1, 0)] {
+        network.set_path(network.host(from), network.host(to), path(100, 10));
+    }
+    let master = master_on(network.host(0), SocketAddr::new(network.host(0).ipv4().into(), 0));
+    let mut peers: Vec<_> =
+        (0..6).map(|index| peer_on(network.host(index % 2), index as u32, master.address())).collect();
+    admit(&mut peers);
+    const BYTES: u64 = 4 << 20;
+    let sent = bytes_during(&mut peers, &network, (0, 1), "reduce 1 1048576");
+    // The data of the host, and headers; a ring would send 1.7 times as much, direct transfers three times.
+    assert!((BYTES..BYTES * 5 / 4).contains(&sent), "{sent} bytes between the hosts");
+}
