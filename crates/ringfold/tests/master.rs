@@ -301,13 +301,24 @@ fn a_restarted_master_takes_a_returning_member_back_into_its_epoch() {
 
 #[test]
 fn an_unreachable_member_is_evicted_and_the_master_continues() {
-    let (_master, address) = running(local());
+    let timing = Timing { establish_max: Duration::from_secs(1), ..timing() };
+    let (_master, address) = running(local().timing(timing));
     let (mut first, mut second, epoch) = pair(address);
     first.send_numbered(ToMaster::LinkTrouble { epoch, peer: second.peer, direction: Direction::Both });
-    let reason = second.await_message(|m| match m {
-        ToPeer::Removed { reason } => Some(reason.clone()),
-        _ => None,
-    });
+    // They try their link again until the time is over.
+    let reason = loop {
+        let next = second.await_message(|m| match m {
+            ToPeer::EpochProposed { description, .. } => Some(Ok(description.id)),
+            ToPeer::Removed { reason } => Some(Err(reason.clone())),
+            _ => None,
+        });
+        let epoch = match next {
+            Ok(epoch) => epoch,
+            Err(reason) => break reason,
+        };
+        first.send_numbered(ToMaster::EpochReady { epoch, unreachable: vec![second.peer] });
+        second.send_numbered(ToMaster::EpochReady { epoch, unreachable: Vec::new() });
+    };
     assert_eq!(reason, Removal::Departed(Departure::Unreachable));
     assert_ne!(first.await_open(), epoch);
     first.round_trip();
