@@ -4,7 +4,7 @@ use super::*;
 use crate::bandwidth::Bandwidth;
 use crate::poller::Readiness;
 use crate::traffic::{BandwidthCaps, Network, Traffic};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 #[test]
@@ -128,7 +128,7 @@ fn a_capped_connection_that_blocks_takes_its_time() {
         all
     });
     let sent: Vec<u8> = (0..BYTES).map(|i| (i % 253) as u8).collect();
-    std::io::Write::write_all(&mut &one, &sent).unwrap();
+    (&one).write_all(&sent).unwrap();
     assert_eq!(reader.join().unwrap(), sent);
     assert!(began.elapsed() > Duration::from_millis(180), "{:?}", began.elapsed());
     assert_eq!(near.network().total().sent, BYTES as u64);
