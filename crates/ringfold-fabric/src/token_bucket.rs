@@ -47,7 +47,8 @@ impl TokenBucket {
 
     /// Pays for bytes that a connection has moved. Returns when it may move more.
     pub(crate) fn pay(&mut self, now: Time, bytes: usize) -> Time {
-        let nanos = bytes as u128 * 1_000_000_000 / u128::from(self.rate);
+        // Rounded up, so that the average never exceeds the cap.
+        let nanos = (bytes as u128 * 1_000_000_000).div_ceil(u128::from(self.rate));
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let earliest = Time(now.0.saturating_sub(CATCH_UP.as_nanos() as u64));
         self.paid_at = self.paid_at.max(earliest) + takes;

@@ -1,6 +1,6 @@
 //! What a process sends and receives over the network, per peer, and the caps on it.
 //!
-//! A [`Network`] belongs to a poller, and so to a communicator or group. Every connection has a [`Meter`], which counts on
+//! A [`Network`] belongs to a poller, and so to a communicator or group. Every connection has a `Meter`, which counts on
 //! the account of its other end once that is known, and asks the caps. Connections within a host are counted
 //! separately and are never capped; shared memory is not counted at all.
 

@@ -46,6 +46,9 @@ struct AllReduceRequest<'py> {
 /// Bytes sent and received, and the same within this host.
 type TrafficNumbers = (u64, u64, u64, u64);
 
+/// The total, and the id, name and traffic of each peer.
+type TrafficTuple = (TrafficNumbers, Vec<(u128, String, TrafficNumbers)>);
+
 /// World size, bytes sent, bytes received.
 type Reduced = (u32, u64, u64);
 
@@ -131,7 +134,7 @@ impl Communicator {
     }
 
     /// What was sent and received in total, and for each peer (id, name).
-    fn traffic(&self, py: Python<'_>) -> PyResult<(TrafficNumbers, Vec<(u128, String, TrafficNumbers)>)> {
+    fn traffic(&self, py: Python<'_>) -> PyResult<TrafficTuple> {
         let report = try_detached(py, || -> Result<_, CallError> {
             Ok(self.handle.require()?.communicator.traffic())
         })?;
