@@ -160,18 +160,18 @@ pub(super) fn run(
             let net = (fetch_s - idle_s).max(0.001);
             print(&format!(
                 "{run:3}  {fetch_s:8.2}  {net:8.2}  {:5.1} %  {received_bytes}",
-                floor / net * 100.0
+                floor / fetch_s * 100.0
             ))?;
             times.push((fetch_s, net));
         }
         let column = |of: fn(&(f64, f64)) -> f64| times.iter().map(of).collect::<Vec<_>>();
         let (whole, net) = (column(|time| time.0), column(|time| time.1));
-        let least = net.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = net.iter().copied().fold(0.0, f64::max);
+        let least = whole.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = whole.iter().copied().fold(0.0, f64::max);
         if let (Some(whole), Some(net)) = (median(&whole), median(&net)) {
             print(&format!(
-                "median {whole:.2} s, of which the fetch {net:.2} s ({least:.2} - {most:.2}): {:.1} % of {mbit:.0} Mbit/s",
-                floor / net * 100.0
+                "median {whole:.2} s ({least:.2} - {most:.2}), of which the fetch {net:.2} s: {:.1} % of {mbit:.0} Mbit/s",
+                floor / whole * 100.0
             ))?;
         }
     }
