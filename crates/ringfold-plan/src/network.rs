@@ -212,7 +212,8 @@ impl NetworkView {
                 kib_per_s[resource] = kib_per_s[resource].max(rate).max(together);
             }
         }
-        let price = |rate: u64| if rate == 0 { HOST_NS_PER_KIB } else { (1_000_000_000 / rate).max(1) };
+        let price =
+            |rate: u64| 1_000_000_000_u64.checked_div(rate).map_or(HOST_NS_PER_KIB, |price| price.max(1));
         self.prices = kib_per_s.into_iter().map(price).collect();
     }
 }

@@ -19,6 +19,12 @@ const TREES_MAX: usize = 8;
 /// Trees with less than this part of the data are dropped.
 const SHARE_MIN: u64 = 24;
 
+/// The length of an edge, and its round trip.
+type Cost = (u128, u64);
+
+/// The cost of the way into a tree, and the rank there.
+type Entry = (Cost, Rank);
+
 /// The edges of a tree: the lower rank first, sorted.
 type Edges = Vec<(Rank, Rank)>;
 
@@ -49,13 +55,13 @@ pub(super) fn pack(view: &NetworkView) -> Vec<Tree> {
 
 /// A tree with the least sum of lengths; of equal ones that with the shortest round trips.
 fn spanning_tree(view: &NetworkView, lengths: &[u128]) -> Option<Edges> {
-    let cost = |a: Rank, b: Rank| -> (u128, u64) {
+    let cost = |a: Rank, b: Rank| -> Cost {
         let both = view.resources(a, b).chain(view.resources(b, a));
         let length = both.map(|resource| lengths[resource] * u128::from(view.price(resource))).sum();
         (length, view.delay_ns(a, b) + view.delay_ns(b, a))
     };
     // The cheapest edge to each rank that is not in the tree.
-    let mut outside: BTreeMap<Rank, Option<((u128, u64), Rank)>> =
+    let mut outside: BTreeMap<Rank, Option<Entry>> =
         (1..view.world()).map(|index| (Rank::from_index(index), None)).collect();
     let (mut newest, mut edges) = (Rank(0), Edges::new());
     while !outside.is_empty() {
