@@ -321,7 +321,8 @@ impl Mesh {
     /// A member has connected.
     fn receive(&mut self, now: Time, established: Established, connection: Connection) {
         let Established { peer, purpose, .. } = established;
-        if purpose == Purpose::Window {
+        // These connections have no head: who dials them is not a visitor of this member.
+        if matches!(purpose, Purpose::Window | Purpose::Relay) {
             return self.receive_visitor(peer, purpose, vec![connection]);
         }
         // The lower id has made its choice with this verdict: its own attempt ends, and it makes no other.

@@ -114,6 +114,8 @@ impl Transport {
         }
         match (self.stream.peer_addr(), self.stream.local_addr()) {
             (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
+            // The other end has closed it.
+            (Err(_), Ok(here)) => here.ip().is_loopback(),
             _ => false,
         }
     }

@@ -176,14 +176,15 @@ fn probes_of_long_paths_find_their_bandwidths() {
     assert!(took < Duration::from_secs(12), "{took:?}");
     assert!(network.hosts().iter().map(udp_sent).sum::<u64>() > packets + 100, "probes use QUIC");
     let lines = master.error_lines();
-    let mut measured = Vec::new();
-    for ((one, other), ..) in pairs {
+    for ((one, other), rate, _) in pairs {
         let line = lines.iter().find(|line| line.contains(&format!("peer-{one} to peer-{other}: ")));
         let line = line.unwrap_or_else(|| panic!("peers {one} and {other} were not measured: {lines:#?}"));
         let rates = line.split("Some(").skip(1).map(|text| text.split(')').next()?.parse::<u64>().ok());
-        measured.push(rates.map(|rate| rate.unwrap_or_else(|| panic!("{line}"))).sum::<u64>());
+        let rates: Vec<_> = rates.map(|rate| rate.unwrap_or_else(|| panic!("{line}"))).collect();
+        // On a busy machine they may be much less, but never more than the path carries.
+        let most = rate * 1_000_000 / 8 * 11 / 10;
+        assert!(rates.len() == 2 && rates.iter().all(|rate| (1..most).contains(rate)), "{line}");
     }
-    assert!(measured[0] > measured[1] && measured[1] > measured[2], "not in order: {measured:?} B/s");
 }
 
 /// A path of this rate in Mbit/s and one-way delay in milliseconds.
