@@ -229,13 +229,21 @@ impl Meter {
         }
     }
 
+    /// A meter of a connection that stays on this host, as far as its addresses show.
+    pub(crate) fn local(network: &Arc<Network>) -> Self {
+        let meter = Self::new(network);
+        meter.is_local.store(true, Ordering::Relaxed);
+        meter
+    }
+
     /// The other end has authenticated. Control messages are never held back.
     pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose, is_local: bool) {
         let account = self.network.account(peer);
         self.is_local.store(is_local, Ordering::Relaxed);
         let mut own = self.account.lock();
         let early = own.traffic();
-        for (direction, bytes) in [(Direction::Send, early.sent), (Direction::Receive, early.received)] {
+        let (sent, received) = (early.sent + early.local_sent, early.received + early.local_received);
+        for (direction, bytes) in [(Direction::Send, sent), (Direction::Receive, received)] {
             account.add(is_local, direction, bytes);
         }
         *own = account;

@@ -165,7 +165,8 @@ impl Transport {
         if self.quic.is_none() {
             self.stream.set_nodelay(true)?;
             self.check_health_in(poller)?;
-            self.meter.get_or_init(|| Meter::new(poller.network()));
+            let meter = if self.is_local() { Meter::local } else { Meter::new };
+            self.meter.get_or_init(|| meter(poller.network()));
         }
         poller.add(&self.stream, token)
     }

@@ -181,8 +181,8 @@ fn probes_of_long_paths_find_their_bandwidths() {
         let line = line.unwrap_or_else(|| panic!("peers {one} and {other} were not measured: {lines:#?}"));
         let rates = line.split("Some(").skip(1).map(|text| text.split(')').next()?.parse::<u64>().ok());
         let rates: Vec<_> = rates.map(|rate| rate.unwrap_or_else(|| panic!("{line}"))).collect();
-        // On a busy machine they may be much less, but never more than the path carries.
-        let most = rate * 1_000_000 / 8 * 11 / 10;
+        // On a busy machine they may be much less, but not much more than the path carries.
+        let most = rate * 1_000_000 / 8 * 2;
         assert!(rates.len() == 2 && rates.iter().all(|rate| (1..most).contains(rate)), "{line}");
     }
 }
