@@ -154,12 +154,13 @@ fn the_rate_of_a_link_is_limited() {
 fn packets_are_delayed_and_lost_as_configured() {
     let Some(network) = network("packets_are_delayed_and_lost_as_configured", 2) else { return };
     let (here, there) = (network.host(0), network.host(1));
-    let path = PathSettings { delay: Duration::from_millis(40), loss: 0.1, ..Default::default() };
-    for (from, to) in [(here, there), (there, here)] {
-        network.set_path(from, to, path);
-    }
+    let path = PathSettings { delay: Duration::from_millis(40), ..Default::default() };
+    let set = |path| [(here, there), (there, here)].map(|(from, to)| network.set_path(from, to, path));
+    set(path);
     let (_listener, address) = listen(here, here.ipv4().into());
     let mut dialler = connect(there, address);
+    // A connection that loses its first packets takes seconds, so losses begin now.
+    set(PathSettings { loss: 0.1, ..path });
     let began = Instant::now();
     assert_echo(&mut dialler, "hello");
     assert!(began.elapsed() >= Duration::from_millis(80), "{:?}", began.elapsed());
