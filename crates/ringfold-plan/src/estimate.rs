@@ -17,6 +17,8 @@ use std::collections::BinaryHeap;
 
 /// A tensor has about so many chunks in an estimate.
 const CHUNKS: u64 = 48;
+/// A gain is estimated for at most so many bytes: the arguments of an operation are what a peer claims.
+const CLAIMED_BYTES_MAX: u64 = 64 << 30;
 
 /// How much faster an operation gets, in percent, if plans are chosen for the measured network instead of another one or
 /// none. The measured one counts as the true one.
@@ -26,6 +28,8 @@ pub fn gain_percent(
     measured: &Network,
     descriptor: &Descriptor,
 ) -> u32 {
+    let count = descriptor.count.min(CLAIMED_BYTES_MAX / descriptor.dtype.bytes() as u64);
+    let descriptor = &Descriptor { count, ..*descriptor };
     let shape = |network: Option<&Network>| GroupShape::of(epoch).with_network(network);
     let (before, after) = (shape(current), shape(Some(measured)));
     let Some(view) = after.network.clone() else { return 0 };

@@ -163,6 +163,23 @@ fn a_measurement_that_changes_little_gains_little() {
     assert!(gain(&shape, None, &truth, 32) > 15);
 }
 
+/// A size that no peer can have is claimed with `u64::MAX`.
+fn all_reduce_of(mib: u64) -> Descriptor {
+    match mib {
+        u64::MAX => Descriptor::all_reduce(u64::MAX, DType::F32, ReduceOp::Sum),
+        mib => all_reduce(mib),
+    }
+}
+
+#[test]
+fn an_operation_of_any_claimed_size_is_appraised() {
+    let shape = GroupShape::uniform(4);
+    let slowest = network(4, |_, _| (1, 4000));
+    for measured in [network(4, unequal), slowest] {
+        assert!(gain(&shape, None, &measured, u64::MAX) <= 100);
+    }
+}
+
 fn gain(shape: &GroupShape, current: Option<&Network>, measured: &Network, mib: u64) -> u32 {
     use ringfold_proto::epoch::{EpochDescription, Member};
     let member = |index: usize| Member {
@@ -183,7 +200,7 @@ fn gain(shape: &GroupShape, current: Option<&Network>, measured: &Network, mib: 
         key: [0; 32],
         relays: Vec::new(),
     };
-    gain_percent(&epoch, current, measured, &all_reduce(mib))
+    gain_percent(&epoch, current, measured, &all_reduce_of(mib))
 }
 
 #[test]
