@@ -9,6 +9,7 @@ pub mod invocation;
 pub mod lab;
 pub mod master;
 pub mod relay;
+mod serving;
 pub mod signals;
 pub mod size;
 pub mod tuning_file;

@@ -1,18 +1,15 @@
 //! The command that runs a relay until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
-use crate::master::{read_token, wait_for_end_of_stdin, with_port};
+use crate::serving;
 use crate::signals::Signals;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
 use ringfold::{RELAY_PORT, Relay};
-use ringfold_bindings::join_token;
 use ringfold_bindings::log::{self, LogLevel};
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// The arguments of a relay.
@@ -44,37 +41,23 @@ impl RelayArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
         log::start(self.log);
-        let token = match self.token_file.as_deref() {
-            Some(path) => Some(read_token(path)?),
-            None => join_token::read_environment().map_err(|failure| anyhow!(failure.text))?,
-        };
-        let mut signals = Signals::catch()?;
+        let token = serving::join_token(self.token_file.as_deref())?;
+        let signals = Signals::catch()?;
         let relay = Arc::new(self.start(token.as_deref())?);
         let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
-        print(&format!("{LISTENING}{}", texts.join(", ")))?;
-
+        serving::print_line(&format!("{LISTENING}{}", texts.join(", ")))?;
         let interrupted = relay.clone();
-        thread::Builder::new().name("signals".into()).spawn(move || {
-            signals.wait();
-            interrupted.interrupt();
-        })?;
-        if self.end_with_stdin {
-            let interrupted = relay.clone();
-            thread::Builder::new().name("stdin".into()).spawn(move || {
-                wait_for_end_of_stdin();
-                interrupted.interrupt();
-            })?;
-        }
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
         relay.wait().context("the relay failed")?;
         let done = relay.statistics();
-        print(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;
+        serving::print_line(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;
         Ok(SUCCESS)
     }
 
     fn start(&self, token: Option<&str>) -> Result<Relay> {
         let mut builder = Relay::builder();
         for text in &self.bind {
-            builder = builder.listen(with_port(text, RELAY_PORT));
+            builder = builder.listen(serving::with_port(text, RELAY_PORT));
         }
         if let Some(token) = token {
             builder = builder.token(token);
@@ -84,9 +67,4 @@ impl RelayArguments {
         }
         Ok(builder.start()?)
     }
-}
-
-fn print(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
 }

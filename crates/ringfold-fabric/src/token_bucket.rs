@@ -34,6 +34,11 @@ impl TokenBucket {
         self.rate
     }
 
+    /// What was moved stays paid for as before.
+    pub(crate) fn set_rate(&mut self, rate: u64) {
+        self.rate = rate.max(1);
+    }
+
     /// Bytes that a connection may move at once.
     pub(crate) fn quantum(&self) -> usize {
         let bytes = self.rate.saturating_mul(QUANTUM.as_millis() as u64) / 1000;

@@ -123,7 +123,7 @@ struct Limit {
 /// The time of all buckets.
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::start);
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     CLOCK.now()
 }
 

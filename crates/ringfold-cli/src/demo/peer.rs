@@ -4,7 +4,7 @@ use super::event::{PeerEvent, TimedEvent, Timestamp, one_line};
 use super::model::{COUNTERS, Model};
 use super::schedule::WorldWait;
 use crate::exit_code::{FAILURE, SUCCESS};
-use crate::master::wait_for_end_of_stdin;
+use crate::serving::wait_for_end_of_stdin;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ringfold::{AllReduce, Communicator, Error, SharedState, SyncStrategy};

@@ -420,11 +420,14 @@ impl Worker {
         self.closed.iter().filter_map(Pipe::reads_at).chain(next).min()
     }
 
-    /// Sends the packets of a connection. Returns when to go on, if the bandwidth is used up.
+    /// Sends the packets of a connection. Returns when to go on, if the bandwidth of the path or of the cap is used up.
     fn transmit(&mut self, now: Instant, shared: &Shared, handle: ConnectionHandle) -> Option<Instant> {
         let segments = self.udp.max_gso_segments().min(SEGMENTS_MAX);
         while self.flush(shared) {
             let pipe = self.pipes.get_mut(&handle)?;
+            if let Some(at) = pipe.sends_at() {
+                return Some(at);
+            }
             let most = match pipe.state.meter.allowance(Direction::Send) {
                 Ok(bytes) => bytes,
                 Err(until) => return Some(until),
@@ -432,6 +435,7 @@ impl Worker {
             let segments = segments.min(most / 1500).max(1);
             let mut bytes = Vec::with_capacity(segments * 1500);
             let transmit = pipe.connection.poll_transmit(now, segments, &mut bytes)?;
+            pipe.pace(transmit.size);
             self.unsent = Some(Packets { transmit, bytes, connection: Some(pipe.state.clone()) });
         }
         None
@@ -505,7 +509,7 @@ fn transport(state: &QuicState, round_trip: Option<Duration>) -> Arc<TransportCo
     config.max_concurrent_uni_streams(VarInt::from_u32(STREAMS as u32));
     config.datagram_receive_buffer_size(None);
     config.max_idle_timeout(IdleTimeout::try_from(SILENCE_MAX).ok()).keep_alive_interval(Some(KEEP_ALIVE));
-    config.congestion_controller_factory(Arc::new(ModelFactory { bandwidth: state.bandwidth.clone() }));
+    config.congestion_controller_factory(Arc::new(ModelFactory { rates: state.rates.clone() }));
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
     config.ack_frequency_config(Some(acks));

@@ -1,6 +1,8 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
-use crate::traffic::{Direction, Meter, Network};
+use super::congestion::Rates;
+use crate::token_bucket::TokenBucket;
+use crate::traffic::{self, Direction, Meter, Network};
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,8 +62,7 @@ pub struct QuicState {
     failure: Mutex<Option<String>>,
     round_trip_us: AtomicU64,
     unacknowledged: AtomicU64,
-    /// The measured bandwidth in bytes per second; 0 if it is not known.
-    pub(super) bandwidth: Arc<AtomicU64>,
+    pub(super) rates: Arc<Rates>,
     /// Whether the other end has authenticated.
     is_trusted: AtomicBool,
     /// When the connection ends, whatever happens.
@@ -87,7 +88,7 @@ impl QuicState {
             failure: Mutex::new(None),
             round_trip_us: AtomicU64::new(0),
             unacknowledged: AtomicU64::new(0),
-            bandwidth: Arc::default(),
+            rates: Arc::default(),
         }
     }
 
@@ -151,7 +152,7 @@ impl QuicState {
 
     /// The bytes per second that the path carries to the other end, once so much was sent that it is known.
     pub fn bandwidth(&self) -> Option<u64> {
-        Some(self.bandwidth.load(Ordering::Relaxed)).filter(|bandwidth| *bandwidth > 0)
+        Some(self.rates.bandwidth.load(Ordering::Relaxed)).filter(|bandwidth| *bandwidth > 0)
     }
 
     /// Bytes that the other end has not acknowledged, or a number above zero if some are left.
@@ -165,6 +166,8 @@ impl QuicState {
 pub(super) struct Pipe {
     pub connection: Connection,
     pub state: Arc<QuicState>,
+    /// When the next packets are sent.
+    pacer: TokenBucket,
     /// The local socket; its other end is with the application.
     socket: UnixStream,
     output: Dealer,
@@ -197,6 +200,7 @@ impl Pipe {
         Self {
             connection,
             state,
+            pacer: TokenBucket::new(u64::MAX),
             socket,
             output: Dealer::default(),
             input: Dealer::default(),
@@ -235,6 +239,19 @@ impl Pipe {
         interest.set(PollFlags::IN, wants_output);
         interest.set(PollFlags::OUT, !self.incoming.is_empty());
         interest
+    }
+
+    /// When packets may be sent, if not now. The rate is that of the congestion control.
+    pub fn sends_at(&self) -> Option<Instant> {
+        let (now, begin) = (traffic::now(), self.pacer.begin());
+        (begin > now && !self.connection.is_closed()).then(|| Instant::now() + begin.since(now))
+    }
+
+    /// Packets of so many bytes are sent.
+    pub fn pace(&mut self, bytes: usize) {
+        let pace = self.state.rates.pace.load(Ordering::Relaxed);
+        self.pacer.set_rate(if pace > 0 { pace } else { u64::MAX });
+        self.pacer.pay(traffic::now(), bytes);
     }
 
     /// Handles the protocol's events. Returns true when a connection of the other end is established.
