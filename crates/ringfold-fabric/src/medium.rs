@@ -246,10 +246,10 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
 
     fn send(&mut self, to: PeerId, message: LinkMessage) {
         if let Some(link) = self.links.get_mut(&to) {
-            match message {
-                // An abort does not wait behind data.
-                LinkMessage::Abort { .. } => link.send_message_first(&message),
-                _ => link.send_message(&message),
+            if message.overtakes_data() {
+                link.send_message_first(&message);
+            } else {
+                link.send_message(&message);
             }
         }
     }

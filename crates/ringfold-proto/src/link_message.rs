@@ -1,6 +1,6 @@
 //! Messages between two members: grants, fences, aborts.
 //!
-//! They need no credit, and never wait for data that does. They keep their order with the data frames of the same
+//! They need no credit, and never wait for data that does. Except for those that overtake data, they keep their order with the data frames of the same
 //! connection; fences depend on that.
 
 use crate::cause::Cause;
@@ -29,4 +29,12 @@ pub enum LinkMessage {
     Goodbye { epoch: EpochId },
     /// Fixed ranks: a text from one rank to another, independent of operations.
     Note { epoch: EpochId, topic: u64, text: String },
+}
+
+impl LinkMessage {
+    /// Whether the message leaves before data that waits to be sent. A sender that is out of slots needs a grant now, and the
+    /// data may take seconds.
+    pub fn overtakes_data(&self) -> bool {
+        matches!(self, Self::Grant { .. } | Self::Abort { .. })
+    }
 }

@@ -63,13 +63,15 @@ const LOSS_MAX_AT_START: f64 = 0.04;
 /// The part of the bandwidth that is kept after a round with many losses.
 const LOSS_FACTOR: f64 = 0.85;
 
-/// What a controller reports, in bytes per second. 0 means unknown.
+/// What a controller reports; rates in bytes per second. 0 means unknown.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     /// The bandwidth of the path.
     pub bandwidth: AtomicU64,
     /// How fast packets should be sent.
     pub pace: AtomicU64,
+    /// Bytes in flight.
+    pub in_flight: AtomicU64,
 }
 
 /// Builds the controller of a connection.
@@ -356,6 +358,7 @@ impl Controller for Model {
             (self.delivered_at, self.delivered_sent) = (now, now);
         }
         self.in_flight += bytes;
+        self.rates.in_flight.store(self.in_flight, Ordering::Relaxed);
         if self.sent.back().is_none_or(|sent| sent.at < now) {
             let Self { delivered, delivered_at, delivered_sent, .. } = *self;
             self.sent.push_back(Sent { at: now, delivered, delivered_at, delivered_sent });
@@ -377,6 +380,7 @@ impl Controller for Model {
         let Some(sent) = self.newest.take() else { return };
         let batch = core::mem::take(&mut self.batch);
         self.in_flight = in_flight;
+        self.rates.in_flight.store(in_flight, Ordering::Relaxed);
         let held = in_flight + batch;
         let is_full = match self.phase {
             Phase::Start => 2 * held >= self.window,

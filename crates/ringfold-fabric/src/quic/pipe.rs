@@ -13,7 +13,8 @@ use quinn_proto::{
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use rustix::event::PollFlags;
-use std::io::{ErrorKind, Read, Write};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are read from the local socket at once.
 const READ_BYTES: usize = 128 * 1024;
+/// Pieces that are written to the local socket at once.
+const CHUNKS_PER_WRITE: usize = 64;
 /// Bytes that may wait to be sent, in addition to those in flight. Urgent messages wait behind them.
 const UNSENT_BYTES: u64 = 512 * 1024;
 /// The label of the value that both ends derive from the keys of the session.
@@ -175,10 +178,12 @@ pub(super) struct Pipe {
     /// Read from the local socket, and not taken by the protocol.
     outgoing: Bytes,
     /// Taken from the protocol, and not written to the local socket.
-    incoming: Bytes,
+    incoming: VecDeque<Bytes>,
     buffer: BytesMut,
     is_output_over: bool,
     is_input_over: bool,
+    /// Whether the application has seen the end of the input.
+    is_end_told: bool,
     /// Whether the other end has closed the connection regularly. What has arrived is still delivered.
     is_closed: bool,
     /// Whether the window for an authenticated end is set.
@@ -205,10 +210,11 @@ impl Pipe {
             output: Dealer::default(),
             input: Dealer::default(),
             outgoing: Bytes::new(),
-            incoming: Bytes::new(),
+            incoming: VecDeque::new(),
             buffer: BytesMut::new(),
             is_output_over: false,
             is_input_over: false,
+            is_end_told: false,
             is_closed: false,
             is_wide: false,
             is_abandoned: false,
@@ -327,8 +333,8 @@ impl Pipe {
     }
 
     fn copy_out(&mut self) {
-        let window = self.connection.congestion_state().window();
-        self.connection.set_send_window(window + UNSENT_BYTES);
+        let in_flight = self.state.rates.in_flight.load(Ordering::Relaxed);
+        self.connection.set_send_window(in_flight + UNSENT_BYTES);
         // Every acknowledgement may have made room.
         self.is_blocked = false;
         while !self.is_output_over && !self.is_blocked {
@@ -365,33 +371,58 @@ impl Pipe {
     fn copy_in(&mut self) {
         self.reads_at = None;
         loop {
-            while !self.incoming.is_empty() {
-                match (&self.socket).write(&self.incoming) {
-                    Ok(bytes) => drop(self.incoming.split_to(bytes)),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                    // The application does not read any more.
-                    Err(_) => {
-                        self.is_input_over = true;
-                        self.incoming.clear();
-                        for stream in &self.input.streams {
-                            let _ = self.connection.recv_stream(*stream).stop(CLOSED);
-                        }
+            while self.incoming.len() < CHUNKS_PER_WRITE
+                && self.is_readable
+                && !self.is_input_over
+                && self.reads_at.is_none()
+            {
+                self.read();
+            }
+            if self.incoming.is_empty() {
+                return self.tell_end();
+            }
+            let mut slices = [IoSlice::new(&[]); CHUNKS_PER_WRITE];
+            for (slice, chunk) in slices.iter_mut().zip(&self.incoming) {
+                *slice = IoSlice::new(chunk);
+            }
+            match (&self.socket).write_vectored(&slices[..self.incoming.len().min(CHUNKS_PER_WRITE)]) {
+                Ok(bytes) => self.drop_written(bytes),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The application does not read any more.
+                Err(_) => {
+                    self.is_input_over = true;
+                    self.incoming.clear();
+                    for stream in &self.input.streams {
+                        let _ = self.connection.recv_stream(*stream).stop(CLOSED);
                     }
                 }
             }
-            if self.is_input_over || !self.is_readable {
+        }
+    }
+
+    fn drop_written(&mut self, mut bytes: usize) {
+        while let Some(chunk) = self.incoming.front_mut() {
+            if chunk.len() > bytes {
+                chunk.advance(bytes);
                 return;
             }
-            self.read();
-            if self.reads_at.is_some() {
-                return;
-            }
-            if self.is_closed && !self.is_readable {
-                self.end();
-            } else if self.is_input_over {
-                let _ = self.socket.shutdown(Shutdown::Write);
-            }
+            bytes -= chunk.len();
+            self.incoming.pop_front();
+        }
+    }
+
+    /// Everything that has arrived is written. If nothing more will arrive, the application sees the end.
+    fn tell_end(&mut self) {
+        if self.is_end_told || self.reads_at.is_some() {
+            return;
+        }
+        if self.is_closed && !self.is_readable {
+            self.is_end_told = true;
+            self.end();
+        } else if self.is_input_over {
+            self.is_end_told = true;
+            let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
@@ -413,7 +444,8 @@ impl Pipe {
             Ok(Some(chunk)) => {
                 self.state.meter.pay(Direction::Receive, chunk.bytes.len());
                 self.input.advance(chunk.bytes.len());
-                (self.incoming, self.is_readable) = (chunk.bytes, true);
+                self.incoming.push_back(chunk.bytes);
+                self.is_readable = true;
             }
             Err(ReadError::Blocked) => {}
             Ok(None) | Err(ReadError::Reset(_)) => self.is_input_over = true,
@@ -452,7 +484,7 @@ impl Pipe {
     /// Copies what had arrived before the other end closed the connection. Returns whether some is left.
     pub fn deliver(&mut self) -> bool {
         self.copy_in();
-        !self.is_abandoned && !self.is_input_over
+        !self.is_abandoned && !(self.is_input_over && self.incoming.is_empty())
     }
 }
 

@@ -264,12 +264,15 @@ impl Simulation {
         }
     }
 
-    /// Frames and messages to one peer wait in one queue.
+    /// Frames and messages to one peer wait in one queue, in which some messages come first.
     fn queue_outgoing(&mut self, peer: usize, outgoing: Outgoing) {
         let (Outgoing::Frame(to, ..) | Outgoing::Message(to, _)) = &outgoing;
         let to = *to;
         let queue = self.peers[peer].send_queues.entry(to).or_default();
-        queue.push_back(outgoing);
+        match &outgoing {
+            Outgoing::Message(_, message) if message.overtakes_data() => queue.push_front(outgoing),
+            _ => queue.push_back(outgoing),
+        }
         if queue.len() == 1 {
             let delay = Duration::from_nanos(self.random.between(0, 500_000));
             self.after(delay, SimEvent::Transmit(peer, to));
