@@ -43,6 +43,8 @@ const DRAIN_GAIN: f64 = 0.6;
 const BANDWIDTH_ROUNDS: u64 = 10;
 /// The least round trip is measured again after this time without a sample as low.
 const ROUND_TRIP_AGE: Duration = Duration::from_secs(10);
+/// Round trips that are longer than the least one by this factor have been in a queue.
+const QUEUED: f64 = 1.25;
 /// Round trips up to this factor above the least one confirm it.
 const SAME_ROUND_TRIP: f64 = 1.03;
 /// The start is over when the bandwidth has not grown by this factor in so many round trips.
@@ -191,7 +193,10 @@ impl Model {
     }
 
     /// Adds a sample to the maximum over the last rounds.
-    fn add_bandwidth(&mut self, sample: f64, is_full: bool) {
+    fn add_bandwidth(&mut self, sample: f64, round_trip: Duration, is_full: bool) {
+        // There is no more bandwidth while a queue is there; acknowledgements only come faster than before.
+        let has_queue = self.phase != Phase::Start && round_trip > self.round_trip.mul_f64(QUEUED);
+        let sample = if has_queue { sample.min(self.bandwidth()) } else { sample };
         // Less was sent than could have been: the sample says only that the path carries at least so much.
         if !is_full && sample < self.bandwidth() {
             return;
@@ -400,7 +405,11 @@ impl Controller for Model {
             // Acknowledgements that were held up on their way come faster than the packets arrived, but not faster
             // than the packets were sent.
             let took = (now - before.delivered_at).max(sent.saturating_duration_since(before.delivered_sent));
-            self.add_bandwidth((self.delivered - before.delivered) as f64 / took.as_secs_f64(), is_full);
+            self.add_bandwidth(
+                (self.delivered - before.delivered) as f64 / took.as_secs_f64(),
+                elapsed,
+                is_full,
+            );
         }
         (self.delivered_at, self.delivered_sent) = (now, sent);
         if sent >= self.round_began {

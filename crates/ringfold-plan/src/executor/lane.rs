@@ -3,6 +3,10 @@
 use crate::medium::Ticket;
 use std::collections::VecDeque;
 
+/// Slots that become free are not held back beyond this number: on a long link the sender may run out before it hears of
+/// them.
+const GRANT_MAX: usize = 32;
+
 /// Frames of an operation to one rank.
 #[derive(Debug, Default)]
 pub(super) struct OutLane {
@@ -105,14 +109,18 @@ impl InLane {
         self.broken |= in_use;
     }
 
-    /// The number of slots to grant now, up to a window or the frames that are missing. Granting half a window at a time
-    /// saves messages. The last slots, and slots for a sender without any, are granted at once.
+    /// The number of slots to grant now, up to a window or the frames that are missing. Granting half a window at a time, but
+    /// no more than `GRANT_MAX`, saves messages. The last slots, and slots for a sender without any, are granted at once.
     pub(super) fn to_lend(&self, frames: usize, window: usize) -> usize {
         if !self.lending || self.differs || self.broken || self.fenced {
             return 0;
         }
         let due = frames.saturating_sub(self.arrived + self.lent);
         let missing = window.saturating_sub(self.lent + self.full).min(due);
-        if self.lent == 0 || missing == due || missing * 2 >= window { missing } else { 0 }
+        if self.lent == 0 || missing == due || missing >= window.div_ceil(2).min(GRANT_MAX) {
+            missing
+        } else {
+            0
+        }
     }
 }

@@ -216,7 +216,7 @@ fn it_recovers_from_an_estimate_that_is_far_too_small() {
 fn acknowledgements_that_come_together_do_not_seem_like_bandwidth() {
     let mut path = ocean();
     path.way_back = Duration::from_millis(80);
-    path.run(10.0);
+    path.run(20.0);
     path.overflowed = 0;
     let share = path.run(20.0);
     let measured = path.model.bandwidth() / path.rate;
