@@ -24,7 +24,7 @@ pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(3);
 pub const LONG_LINK_NS_PER_KIB: u32 = 8192;
 
 /// Slots granted to one operation per sender.
-pub const WINDOW_SLOTS_MAX: u16 = 256;
+pub const WINDOW_SLOTS_MAX: u16 = 512;
 
 /// Slots per pair and epoch that need no grant.
 pub const EAGER_SLOTS_MAX: u16 = 64;
