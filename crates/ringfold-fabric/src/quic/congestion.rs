@@ -74,6 +74,8 @@ pub(super) struct Rates {
     pub pace: AtomicU64,
     /// Bytes in flight.
     pub in_flight: AtomicU64,
+    /// Bytes that were lost so far.
+    pub lost: AtomicU64,
 }
 
 /// Builds the controller of a connection.
@@ -424,6 +426,7 @@ impl Controller for Model {
 
     fn on_congestion_event(&mut self, now: Instant, _sent: Instant, is_persistent: bool, lost_bytes: u64) {
         self.round_lost += lost_bytes;
+        self.rates.lost.fetch_add(lost_bytes, Ordering::Relaxed);
         if is_persistent {
             // Nothing arrives any more: begin again.
             self.bandwidth.clear();

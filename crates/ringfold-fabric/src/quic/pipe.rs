@@ -27,6 +27,8 @@ const READ_BYTES: usize = 128 * 1024;
 const CHUNKS_PER_WRITE: usize = 64;
 /// Bytes that may wait to be sent, in addition to those in flight. Urgent messages wait behind them.
 const UNSENT_BYTES: u64 = 512 * 1024;
+/// A lost packet is sent again within so many round trips.
+const LOSS_ROUND_TRIPS: u32 = 2;
 /// The label of the value that both ends derive from the keys of the session.
 const BINDING_LABEL: &[u8] = b"EXPORTER-ringfold";
 /// The streams of each direction. A stream in which too many gaps wait for lost packets ends the connection; with several
@@ -190,6 +192,8 @@ pub(super) struct Pipe {
     is_wide: bool,
     /// Whether the application has closed its end.
     is_abandoned: bool,
+    /// Bytes that were lost so far, and until when they may be missing.
+    lost: (u64, Option<Instant>),
     /// Streams of which all bytes are acknowledged, after their end.
     finished: usize,
     /// Whether the protocol refused bytes until more are acknowledged.
@@ -218,6 +222,7 @@ impl Pipe {
             is_closed: false,
             is_wide: false,
             is_abandoned: false,
+            lost: (0, None),
             finished: 0,
             is_blocked: false,
             is_readable: false,
@@ -310,7 +315,7 @@ impl Pipe {
             self.connection.set_receive_window(VarInt::from_u32(self.window()));
         }
         if !self.output.streams.is_empty() {
-            self.copy_out();
+            self.copy_out(now);
         }
         self.copy_in();
         let is_expired = self.expires().is_some_and(|at| at <= now);
@@ -332,9 +337,14 @@ impl Pipe {
         bytes.clamp(CAPPED_WINDOW_MIN.min(u64::from(RECEIVE_WINDOW)), u64::from(RECEIVE_WINDOW)) as u32
     }
 
-    fn copy_out(&mut self) {
-        let in_flight = self.state.rates.in_flight.load(Ordering::Relaxed);
-        self.connection.set_send_window(in_flight + UNSENT_BYTES);
+    fn copy_out(&mut self, now: Instant) {
+        let (in_flight, lost) = (&self.state.rates.in_flight, self.state.rates.lost.load(Ordering::Relaxed));
+        if self.lost.0 != lost {
+            self.lost = (lost, Some(now + LOSS_ROUND_TRIPS * self.connection.rtt()));
+        }
+        // Bytes behind a lost packet are kept until it has arrived, also if they have.
+        let kept = if self.lost.1 > Some(now) { self.connection.congestion_state().window() } else { 0 };
+        self.connection.set_send_window(in_flight.load(Ordering::Relaxed) + kept + UNSENT_BYTES);
         // Every acknowledgement may have made room.
         self.is_blocked = false;
         while !self.is_output_over && !self.is_blocked {
