@@ -1,19 +1,22 @@
 //! The churn test: peers join and are killed while the others train.
 //!
-//! There is one master. Peers run the training loop of `lab-peer`; every half second or so one joins or is killed. Peers
-//! check their own results ([`crate::contributions`]). The churn test checks that their reports agree, that no peer is
+//! There is one master. Peers run the training loop of `lab-peer`; every half second or so one joins or is killed. On an
+//! emulated network paths are also cut for a while, and connections are reset. Peers check their own results ([`crate::contributions`]). The churn test checks that their reports agree, that no peer is
 //! stuck, and that neither the master nor a surviving peer leaks. The figures are a [`Summary`].
 
+mod faults;
 mod rng;
 mod step_log;
 mod summary;
 
 pub use summary::Summary;
 
+use crate::network::Profile;
 use crate::peer_reply::{PeerReply, ReplyStatus};
 use crate::process::{Process, ProcessError};
 use crate::programs::{MasterProcess, PeerProcess};
 use crate::usage::{self, Usage};
+use faults::Faults;
 use rng::Rng;
 use std::collections::VecDeque;
 use std::fs;
@@ -60,6 +63,8 @@ pub struct Churn {
     pub training: String,
     /// The name of their timing preset.
     pub timing_preset: String,
+    /// The network of the peers, with faults of its own; loopback if there is none.
+    pub network: Option<Profile>,
     /// The directory for the output of all processes after a failure.
     pub logs: PathBuf,
 }
@@ -67,11 +72,20 @@ pub struct Churn {
 impl Churn {
     /// Runs the test. An error quotes the last output of the failed process.
     pub fn run(&self) -> Result<Summary, ProcessError> {
-        let mut command = Command::new(&self.master);
+        let faults = self.network.as_ref().map(Faults::new).transpose().map_err(ProcessError::new)?;
+        let mut command = match &faults {
+            Some(faults) => {
+                let mut command = faults.master_host().command(&self.master);
+                command.args(["--listen", &format!("{}:0", faults.master_host().ipv4())]);
+                command
+            }
+            None => Command::new(&self.master),
+        };
         command.args(["--timing", &self.timing_preset]);
         let mut run = ChurnRun {
             churn: self,
             rng: Rng::new(self.seed),
+            faults,
             master: MasterProcess::start(command)?,
             alive: Vec::new(),
             numbers: (0..NUMBERS).collect(),
@@ -92,6 +106,9 @@ impl Churn {
             ProcessError::new(format!("{error}\n  seed {}, logs in {:?}", self.seed, self.logs))
         })?;
         run.step_log.summarise(&mut run.summary);
+        if let Some(faults) = &run.faults {
+            (run.summary.cuts, run.summary.resets) = (faults.cuts, faults.resets);
+        }
         Ok(run.summary)
     }
 }
@@ -111,6 +128,8 @@ struct ChurnRun<'a> {
     /// When there were last fewer than two peers.
     last_alone: Instant,
     summary: Summary,
+    /// The last field: the processes end before their network.
+    faults: Option<Faults>,
 }
 
 struct ChurnPeer {
@@ -161,8 +180,14 @@ impl ChurnRun<'_> {
         Ok(())
     }
 
-    /// Starts or kills a peer, towards a target that changes when it is reached.
+    /// Starts or kills a peer, towards a target that changes when it is reached; or breaks something in the network.
     fn event(&mut self) -> Result<(), ProcessError> {
+        if let Some(faults) = &mut self.faults
+            && self.rng.once_in(2)
+        {
+            faults.event(&mut self.rng, self.master.address().port());
+            return Ok(());
+        }
         if self.alive.len() == self.target {
             // Sometimes one peer, otherwise two or more.
             let target = 2 + self.rng.below(self.churn.peers_max.saturating_sub(1));
@@ -175,7 +200,9 @@ impl ChurnRun<'_> {
 
     fn join(&mut self) -> Result<(), ProcessError> {
         let Some(number) = self.numbers.pop_front() else { return Ok(()) };
-        let mut command = Command::new(&self.churn.peer);
+        let program = &self.churn.peer;
+        let on_host = self.faults.as_ref().map(|faults| faults.host(number).command(program));
+        let mut command = on_host.unwrap_or_else(|| Command::new(program));
         command.args(["--timing", &self.churn.timing_preset, "--peers-max", &NUMBERS.to_string()]);
         let mut peer = PeerProcess::start(command, number, self.master.address())?;
         peer.send("connect")?;
@@ -246,6 +273,9 @@ impl ChurnRun<'_> {
 
     fn poll(&mut self) -> Result<(), ProcessError> {
         self.update_last_alone();
+        if let Some(faults) = &mut self.faults {
+            faults.mend(Instant::now());
+        }
         for index in 0..self.alive.len() {
             let mut member = self.alive.swap_remove(index);
             let result = self.read_replies(&mut member).and_then(|()| self.check_alive(&mut member));
@@ -296,6 +326,9 @@ impl ChurnRun<'_> {
 
     /// Brings the number of peers to a fixed value, and measures the master and one peer.
     fn calm(&mut self) -> Result<(Usage, Usage), ProcessError> {
+        if let Some(faults) = &mut self.faults {
+            faults.mend_all();
+        }
         let deadline = Instant::now() + STUCK_AFTER;
         while self.alive.len() != CALM_PEERS || self.alive.iter().all(|member| member.steps == 0) {
             if self.alive.len() < CALM_PEERS {

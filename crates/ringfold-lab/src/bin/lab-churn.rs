@@ -4,6 +4,7 @@
 use anyhow::Context;
 use clap::Parser;
 use ringfold_lab::churn::Churn;
+use ringfold_lab::network::Profile;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -28,6 +29,9 @@ struct Arguments {
     /// The timeouts: default or short.
     #[arg(long, default_value = "default")]
     timing: String,
+    /// An emulated network, whose paths are cut and whose connections are reset: a profile's name or file.
+    #[arg(long)]
+    network: Option<String>,
     /// The directory for the output of all processes after a failure.
     #[arg(long)]
     logs: Option<PathBuf>,
@@ -49,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         seed,
         training: arguments.training,
         timing_preset: arguments.timing,
+        network: arguments.network.as_deref().map(Profile::load).transpose()?,
         logs: arguments.logs.unwrap_or_else(|| std::env::temp_dir().join(format!("churn-{seed}"))),
     };
     println!("{}", churn.run()?);

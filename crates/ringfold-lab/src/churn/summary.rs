@@ -13,6 +13,10 @@ pub struct Summary {
     pub reports: u64,
     pub joins: u64,
     pub kills: u64,
+    /// Paths that were cut for a while.
+    pub cuts: u64,
+    /// Pairs of hosts whose connections were reset.
+    pub resets: u64,
     /// Aborted and retried reduces of all peers.
     pub aborts: u64,
     /// Other retried calls of all peers.
@@ -36,7 +40,11 @@ impl fmt::Display for Summary {
         writeln!(f, "churn with seed {} for {:.0} s:", self.seed, self.seconds)?;
         let rate = self.steps as f64 / self.seconds.max(1.0);
         writeln!(f, "  steps {} ({rate:.1}/s), of single peers {}", self.steps, self.reports)?;
-        writeln!(f, "  joins {}, kills {}", self.joins, self.kills)?;
+        writeln!(
+            f,
+            "  joins {}, kills {}, cut paths {}, resets {}",
+            self.joins, self.kills, self.cuts, self.resets
+        )?;
         writeln!(f, "  retried reduces {}, other retried calls {}", self.aborts, self.retries)?;
         writeln!(f, "  slowest step {:.1} ms", ms(self.slowest_step_us))?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
