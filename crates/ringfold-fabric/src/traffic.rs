@@ -151,7 +151,7 @@ impl Network {
     pub fn with_caps(caps: BandwidthCaps) -> Self {
         static SHARED: LazyLock<[Option<Arc<Limit>>; 2]> = LazyLock::new(|| {
             let caps = BandwidthCaps::from_environment().unwrap_or_else(|error| {
-                tracing::warn!("{error}; there is no cap");
+                tracing::warn!("{error}; the bandwidth is not capped");
                 BandwidthCaps::default()
             });
             [caps.upload, caps.download].map(|cap| cap.map(Limit::new))

@@ -100,7 +100,7 @@ fn steps_with_abort(aborts: bool) -> Vec<Vec<u8>> {
         for step in 0..3 {
             let mut data = own.clone();
             if step == 1 && aborts {
-                // The last peer does not take part in time, so the others have sent their data in vain.
+                // The last peer does not take part in time, so the others have sent their data without a result.
                 if number < 2 {
                     let failed = peer.all_reduce(&mut data, options.deadline(Duration::from_millis(300)));
                     assert!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");

@@ -383,16 +383,17 @@ impl Controller for Model {
         self.acknowledge(sent, bytes);
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _is_app_limited: bool, _largest: Option<u64>) {
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, is_app_limited: bool, _largest: Option<u64>) {
         let Some(sent) = self.newest.take() else { return };
         let batch = core::mem::take(&mut self.batch);
         self.in_flight = in_flight;
         self.rates.in_flight.store(in_flight, Ordering::Relaxed);
         let held = in_flight + batch;
-        let is_full = match self.phase {
-            Phase::Start => 2 * held >= self.window,
-            _ => held as f64 >= FULL * self.path_bytes(),
-        };
+        let is_full = !is_app_limited
+            && match self.phase {
+                Phase::Start => 2 * held >= self.window,
+                _ => held as f64 >= FULL * self.path_bytes(),
+            };
         self.is_round_full |= is_full;
         if self.phase == Phase::Start {
             // No more than twice what was in flight: an application that sends little proves little.

@@ -189,7 +189,7 @@ impl CommunicatorBuilder {
     /// Caps what this peer sends to other hosts, over all its connections; at least 1 Mbit/s.
     ///
     /// Control messages are not held back, and traffic within the host is not capped. Default: the environment variable
-    /// `RINGFOLD_MAX_UPLOAD`, such as `50mbit` or `10MiB/s`, for the whole process; without it there is no cap.
+    /// `RINGFOLD_MAX_UPLOAD`, such as `50mbit` or `10MiB/s`, for the whole process; without it the bandwidth is not capped.
     ///
     /// ```
     /// use ringfold::{Bandwidth, Communicator};

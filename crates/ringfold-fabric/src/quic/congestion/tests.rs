@@ -1,6 +1,7 @@
 use super::*;
 
 const PACKET: u64 = 1400;
+const STEP: Duration = Duration::from_micros(500);
 
 /// A path of one queue, with virtual time, on which packets are sent as the window allows.
 struct Path {
@@ -19,6 +20,8 @@ struct Path {
     longest_queue: Duration,
     /// Bytes per second that the application sends; as much as possible if there is none.
     application: Option<f64>,
+    /// How often it sends.
+    message_interval: Duration,
     /// How long acknowledgements wait at most in a queue of the way back, which fills in 900 ms and drains in 100 ms.
     way_back: Duration,
 }
@@ -40,6 +43,7 @@ impl Path {
             overflowed: 0,
             longest_queue: Duration::ZERO,
             application: None,
+            message_interval: STEP,
             way_back: Duration::ZERO,
         }
     }
@@ -51,13 +55,12 @@ impl Path {
 
     /// Sends for some time. Returns the bytes that arrived per second, relative to the rate.
     fn run(&mut self, seconds: f64) -> f64 {
-        let step = Duration::from_micros(500);
         let (mut now, end) = (self.began, self.began + Duration::from_secs_f64(seconds));
         let mut flying: VecDeque<(Instant, Instant, bool)> = VecDeque::new();
         let (mut free_at, mut in_flight, mut delivered, mut credit) = (now, 0_u64, 0_u64, 0.0);
-        let (mut supply, mut arrived) = (0.0, Vec::new());
+        let (mut supply, mut arrived, mut next_message) = (0.0, Vec::new(), now);
         while now < end {
-            now += step;
+            now += STEP;
             while let Some((_, sent, is_lost)) = flying.pop_front_if(|(at, ..)| *at <= now) {
                 if is_lost {
                     in_flight -= PACKET;
@@ -74,14 +77,19 @@ impl Path {
                     delivered += PACKET;
                     self.model.acknowledge(sent, PACKET);
                 }
-                self.model.on_end_acks(now, in_flight, false, None);
+                let is_app_limited = supply < PACKET as f64 && self.application.is_some();
+                self.model.on_end_acks(now, in_flight, is_app_limited, None);
             }
             // Without a pace, as quinn does it: a quarter faster than a window per round trip.
             let window = self.model.window();
             let quinns = 1.25 * window as f64 / (2.0 * self.delay.as_secs_f64());
             let pace = Some(self.model.rates.pace.load(Ordering::Relaxed) as f64).filter(|pace| *pace > 0.0);
-            credit = (credit + pace.unwrap_or(quinns) * step.as_secs_f64()).min(20.0 * PACKET as f64);
-            supply += self.application.map_or(f64::INFINITY, |rate| rate * step.as_secs_f64());
+            credit = (credit + pace.unwrap_or(quinns) * STEP.as_secs_f64()).min(20.0 * PACKET as f64);
+            if now >= next_message {
+                next_message += self.message_interval;
+                let seconds = self.message_interval.as_secs_f64();
+                supply += self.application.map_or(f64::INFINITY, |rate| rate * seconds);
+            }
             while in_flight + PACKET <= window && credit >= PACKET as f64 && supply >= PACKET as f64 {
                 supply -= PACKET as f64;
                 credit -= PACKET as f64;
@@ -225,4 +233,13 @@ fn acknowledgements_that_come_together_do_not_seem_like_bandwidth() {
         "{share} of the rate, which seems to be {measured} of what it is"
     );
     assert!(path.overflowed * 200 < path.sent, "{} of {} packets overflowed", path.overflowed, path.sent);
+}
+
+#[test]
+fn messages_that_are_shorter_than_the_path_are_not_slowed_down() {
+    let mut path = ocean();
+    (path.application, path.message_interval) = (Some(5e6), Duration::from_millis(200));
+    path.run(6.0);
+    let pace = path.model.rates.pace.load(Ordering::Relaxed);
+    assert!(pace == 0 || pace as f64 >= 0.9 * path.rate, "{pace} bytes per second");
 }
