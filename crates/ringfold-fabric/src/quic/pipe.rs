@@ -494,7 +494,7 @@ impl Pipe {
     /// Copies what had arrived before the other end closed the connection. Returns whether some is left.
     pub fn deliver(&mut self) -> bool {
         self.copy_in();
-        !self.is_abandoned && !(self.is_input_over && self.incoming.is_empty())
+        !(self.is_abandoned || self.is_input_over && self.incoming.is_empty())
     }
 }
 
