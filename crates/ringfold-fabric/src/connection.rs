@@ -173,6 +173,13 @@ impl Connection {
         self.transport.limit_unsent(bytes);
     }
 
+    /// Adapts a TCP connection to a long path: see [`Self::limit_unsent`], and a congestion control that does not take every loss
+    /// for congestion, if the system has it and lets users choose it.
+    pub fn adapt_to_long_path(&self, unsent_bytes: u32) {
+        self.transport.limit_unsent(unsent_bytes);
+        self.transport.prefer_bbr();
+    }
+
     /// The pending error of the connection, if there is one.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.transport.take_error()
@@ -208,10 +215,10 @@ impl Connection {
     }
 
     /// Queues a put. [`Connection::flush`] returns its ticket when the last byte has left.
-    pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: Ticket) {
+    pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: impl Into<Option<Ticket>>) {
         self.send(head);
         self.queued_bytes += payload.len();
-        self.output.push_back(Piece::Leased(payload, Some(ticket)));
+        self.output.push_back(Piece::Leased(payload, ticket.into()));
     }
 
     /// Stops reading the memory of a put, and sends zeros instead. Returns whether it was still queued.

@@ -70,6 +70,13 @@ pub const ACCEPTS_PER_TURN: usize = 32;
 /// Streams that a link may have.
 pub const STREAMS_MAX: u16 = 64;
 
+/// Frames are given to a stream of several while fewer bytes are queued on it.
+pub const STREAM_BYTES: usize = 1 << 20;
+
+/// The same on a long path. There the system, too, takes no more than this before it can send it: what is given to a slow stream
+/// cannot go by a faster one.
+pub const LONG_STREAM_BYTES: usize = 128 * 1024;
+
 /// Early frames of a link, per stream.
 pub const EARLY_FRAMES_PER_STREAM_MAX: usize = 64;
 

@@ -342,7 +342,12 @@ impl Transport {
         let _ = self.set_option(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes);
     }
 
-    fn set_option(&self, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
+    /// Chooses BBR, if the system allows it.
+    pub(crate) fn prefer_bbr(&self) {
+        let _ = self.set_option(libc::IPPROTO_TCP, libc::TCP_CONGESTION, *b"bbr");
+    }
+
+    fn set_option<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
         let length = size_of_val(&value) as libc::socklen_t;
         // SAFETY: the value lives during the call and has the size that is told.
         let result = unsafe {

@@ -1,9 +1,11 @@
 //! A link over one or several TCP streams.
 //!
-//! With several streams every frame carries its place in the order of the link, and is delivered in that order.
+//! With several streams every frame carries its place in the order of the link, and is delivered in that order. Frames wait
+//! for a stream that has room, so that a slow stream gets few of them.
 
 use crate::arrival::{Arrival, can_wait};
-use crate::connection::{CloseReason, Connection};
+use crate::connection::{CloseReason, Connection, NOTHING};
+use crate::limits;
 use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
@@ -14,6 +16,7 @@ use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{LinkDecoder, LinkItem, encode_data_head, encode_link_into};
 use ringfold_proto::link_message::LinkMessage;
+use std::collections::VecDeque;
 use std::io;
 
 /// A link over streams.
@@ -24,6 +27,10 @@ pub struct StreamLink {
     guard: Option<Box<Connection>>,
     /// The place of the next frame that is sent.
     next_out: u64,
+    /// Frames that no stream has taken, if there are several.
+    waiting: VecDeque<Waiting>,
+    /// A stream takes frames while fewer bytes are queued on it.
+    stream_bytes: usize,
     early: Order<Arrival>,
     /// The error of the first stream that ended, or of one that broke.
     end: Option<io::Error>,
@@ -33,6 +40,13 @@ pub struct StreamLink {
     is_local: bool,
     /// Whether something is queued that must not wait.
     is_due: bool,
+}
+
+/// A frame that no stream has taken: a message, or the head of a put and its payload. The ticket of a cancelled put is gone.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    payload: Option<(Lease, Option<Ticket>)>,
 }
 
 /// One connection of a link.
@@ -77,6 +91,14 @@ impl StreamLink {
         };
         let is_local = sockets.first().is_some_and(Connection::is_local);
         let early = Order::new(sockets.len());
+        let round_trip = sockets.first().and_then(|socket| socket.round_trip().ok());
+        let is_long = !is_local && round_trip.is_some_and(|time| time >= limits::QUIC_ROUND_TRIP_MIN);
+        if is_long {
+            for socket in &sockets {
+                socket.adapt_to_long_path(limits::LONG_STREAM_BYTES as u32);
+            }
+        }
+        let stream_bytes = if is_long { limits::LONG_STREAM_BYTES } else { limits::STREAM_BYTES };
         // The head of a stream may still have to be sent.
         let is_due = sockets.iter().any(|socket| socket.queued_bytes() > 0);
         let streams = sockets.into_iter().map(stream).collect();
@@ -84,6 +106,8 @@ impl StreamLink {
             streams,
             guard: None,
             next_out: 0,
+            waiting: VecDeque::new(),
+            stream_bytes,
             early,
             end: None,
             is_broken: false,
@@ -128,11 +152,16 @@ impl StreamLink {
         self.streams.iter().map(|stream| &stream.socket).chain(self.guard.as_deref()).map(Connection::token)
     }
 
-    /// Queues a frame on the least busy stream.
+    /// Queues a frame.
     pub fn put(&mut self, header: &DataHeader, payload: Lease, ticket: Ticket) {
         let head = encode_data_head(header).expect("the executor's frames are within the bounds");
-        let Some(stream) = self.next_stream() else { return };
-        stream.socket.send_put(&head, payload, ticket);
+        match &mut self.streams[..] {
+            [stream] => stream.socket.send_put(&head, payload, ticket),
+            _ => {
+                let payload = Some((payload, Some(ticket)));
+                self.waiting.push_back(Waiting { bytes: head.to_vec(), payload });
+            }
+        }
         self.is_due = true;
     }
 
@@ -141,8 +170,9 @@ impl StreamLink {
         self.encoded.clear();
         encode_link_into(message, &mut self.encoded).expect("the executor's messages are within the bounds");
         let encoded = core::mem::take(&mut self.encoded);
-        if let Some(stream) = self.next_stream() {
-            stream.socket.send(&encoded);
+        match &mut self.streams[..] {
+            [stream] => stream.socket.send(&encoded),
+            _ => self.waiting.push_back(Waiting { bytes: encoded.clone(), payload: None }),
         }
         self.encoded = encoded;
         self.is_due |= !can_wait(message);
@@ -164,14 +194,21 @@ impl StreamLink {
         self.is_due = true;
     }
 
-    /// The stream for the next frame, with the frame's place queued on it if there are several streams.
-    fn next_stream(&mut self) -> Option<&mut Stream> {
-        let place = self.next_out.to_le_bytes();
-        let bytes = if self.streams.len() > 1 { place.len() } else { 0 };
-        self.next_out += 1;
-        let stream = self.least_busy()?;
-        stream.socket.send(&place[..bytes]);
-        Some(stream)
+    /// Gives waiting frames to streams that have room. Returns whether there were any.
+    fn deal(&mut self) -> bool {
+        let (before, most) = (self.waiting.len(), self.stream_bytes);
+        while let Some(stream) = self.streams.iter_mut().min_by_key(|stream| stream.socket.queued_bytes())
+            && stream.socket.queued_bytes() < most
+            && let Some(frame) = self.waiting.pop_front()
+        {
+            stream.socket.send(&self.next_out.to_le_bytes());
+            self.next_out += 1;
+            match frame.payload {
+                Some((payload, ticket)) => stream.socket.send_put(&frame.bytes, payload, ticket),
+                None => stream.socket.send(&frame.bytes),
+            }
+        }
+        self.waiting.len() < before
     }
 
     fn least_busy(&mut self) -> Option<&mut Stream> {
@@ -180,20 +217,43 @@ impl StreamLink {
 
     /// Stops reading the memory of a put. Returns whether it was still queued.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        for waiting in &mut self.waiting {
+            if let Some((payload, of)) = &mut waiting.payload
+                && *of == Some(ticket)
+            {
+                (*payload, *of) = (NOTHING.lease(0..payload.len()), None);
+                return true;
+            }
+        }
         self.streams.iter_mut().any(|stream| stream.socket.cancel(ticket))
     }
 
     /// Sends what can be sent now.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.is_due {
-            self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))?;
-            self.is_due = self.streams.iter().any(|stream| stream.socket.queued_bytes() > 0);
+            self.deal();
+            loop {
+                self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))?;
+                if !self.deal() {
+                    break;
+                }
+            }
+            self.is_due = !self.waiting.is_empty()
+                || self.streams.iter().any(|stream| stream.socket.queued_bytes() > 0);
         }
         Ok(())
     }
 
     /// Sends the rest and ends the streams. Returns true when the peer's system has acknowledged everything.
     pub fn poll_closed(&mut self) -> bool {
+        if !self.waiting.is_empty() {
+            self.is_due = true;
+            if self.flush(&mut Vec::new()).is_err() {
+                self.waiting.clear();
+            } else if !self.waiting.is_empty() {
+                return false;
+            }
+        }
         // All of them are polled, even if one is not done.
         let open =
             self.streams.iter_mut().filter_map(|stream| (!stream.socket.poll_acknowledged()).then_some(()));
@@ -203,7 +263,8 @@ impl StreamLink {
 
     /// The tickets of queued puts, which are dropped.
     pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
-        self.streams.iter_mut().flat_map(|stream| stream.socket.unsent())
+        let waiting = self.waiting.drain(..).filter_map(|frame| frame.payload?.1);
+        waiting.chain(self.streams.iter_mut().flat_map(|stream| stream.socket.unsent()))
     }
 
     /// As [`Link::next`](super::Link::next).
