@@ -1,8 +1,9 @@
 //! The churn test: peers join and are killed while the others train.
 //!
 //! There is one master. Peers run the training loop of `lab-peer`; every half second or so one joins or is killed. On an
-//! emulated network paths are also cut for a while, and connections are reset. Peers check their own results ([`crate::contributions`]). The churn test checks that their reports agree, that no peer is
-//! stuck, and that neither the master nor a surviving peer leaks. The figures are a [`Summary`].
+//! emulated network paths are also cut for a while, and connections are reset. Peers check their own results
+//! ([`crate::contributions`]). The churn test checks that their reports agree, that no peer is stuck, and that neither the
+//! master nor a surviving peer leaks. The figures are a [`Summary`].
 
 mod faults;
 mod rng;

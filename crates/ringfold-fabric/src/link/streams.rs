@@ -49,6 +49,12 @@ struct Waiting {
     payload: Option<(Lease, Option<Ticket>)>,
 }
 
+impl Waiting {
+    fn len(&self) -> usize {
+        self.bytes.len() + self.payload.as_ref().map_or(0, |(payload, _)| payload.len())
+    }
+}
+
 /// One connection of a link.
 #[derive(Debug)]
 struct Stream {
@@ -92,7 +98,9 @@ impl StreamLink {
         let is_local = sockets.first().is_some_and(Connection::is_local);
         let early = Order::new(sockets.len());
         let round_trip = sockets.first().and_then(|socket| socket.round_trip().ok());
-        let is_long = !is_local && round_trip.is_some_and(|time| time >= limits::QUIC_ROUND_TRIP_MIN);
+        let is_tcp = sockets.iter().all(|socket| socket.quic().is_none());
+        let is_long =
+            is_tcp && !is_local && round_trip.is_some_and(|time| time >= limits::QUIC_ROUND_TRIP_MIN);
         if is_long {
             for socket in &sockets {
                 socket.adapt_to_long_path(limits::LONG_STREAM_BYTES as u32);
@@ -231,6 +239,9 @@ impl StreamLink {
     /// Sends what can be sent now.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.is_due {
+            if self.waiting.iter().map(Waiting::len).sum::<usize>() > limits::QUEUED_BYTES_MAX {
+                return Err(CloseReason::Backlogged.into());
+            }
             self.deal();
             loop {
                 self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))?;

@@ -196,7 +196,7 @@ impl Model {
 
     /// Adds a sample to the maximum over the last rounds.
     fn add_bandwidth(&mut self, sample: f64, round_trip: Duration, is_full: bool) {
-        // There is no more bandwidth while a queue is there; acknowledgements only come faster than before.
+        // A queue means that the path is full: acknowledgements only come faster than before.
         let has_queue = self.phase != Phase::Start && round_trip > self.round_trip.mul_f64(QUEUED);
         let sample = if has_queue { sample.min(self.bandwidth()) } else { sample };
         // Less was sent than could have been: the sample says only that the path carries at least so much.

@@ -227,11 +227,18 @@ fn capped_endpoints_take_their_time_and_count_whole_packets() {
         let took = began.elapsed();
         assert!(took > Duration::from_millis(350), "{took:?}");
         drop(writer.join().unwrap());
-        // Which of both is counted first is a matter of chance, so they may differ by what is under way.
-        let received = networks[1].per_peer()[0].1.received;
-        let sent = networks[0].per_peer()[0].1.sent;
+        // A packet may arrive before its sender has counted it.
+        let counts = || {
+            let received = networks[1].per_peer()[0].1.received;
+            (received, networks[0].per_peer()[0].1.sent)
+        };
+        let (mut received, mut sent) = counts();
+        while received > sent && began.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+            (received, sent) = counts();
+        }
         // Whole packets: the bytes, some for each packet, and what is sent twice on a busy machine.
         assert!(sent > BYTES as u64 * 101 / 100 && sent < BYTES as u64 * 2, "{sent}");
-        assert!(received > BYTES as u64 * 101 / 100 && received < BYTES as u64 * 2, "{received} of {sent}");
+        assert!(received > BYTES as u64 * 101 / 100 && received <= sent, "{received} of {sent}");
     }
 }
