@@ -2,9 +2,12 @@
  * Many gradients at once, in C: each tensor is reduced with its own tag, a few at a time, and operations that a
  * dying peer aborts are repeated.
  *
- *   concurrent_reduces [IP:PORT]      the master's address (default 127.0.0.1:48148)
+ *   concurrent_reduces [IP:PORT [PEERS]]
  *
- * Start a master and two or more of these. Each ends with exit code 0 after the last step.
+ * IP:PORT is the master's address (default 127.0.0.1:48148); a step begins with
+ * PEERS or more peers (default 2).
+ *
+ * Start a master and PEERS or more of these. Each ends with exit code 0 after the last step.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "peer.h"
@@ -40,15 +43,16 @@ static pcclResult_t reduce(pcclComm_t *comm, pcclReduceInfo_t *info) {
 }
 
 int main(int argc, char **argv) {
+    const int peers = peers_of(argc, argv);
     pcclComm_t *comm = join(argc > 1 ? argv[1] : "127.0.0.1:48148");
     uint64_t done = 0; /* Steps done; the same on all peers. */
     pcclTensorInfo_t tensor = {.name = "steps", .data = &done, .count = 1, .datatype = pcclUint64};
     pcclSharedState_t state = {.revision = 0, .count = 1, .infos = &tensor};
-    bool admitted = world_of(comm) > 1;
+    bool admitted = world_of(comm) >= peers;
     while (state.revision < STEPS) {
         if (!admitted) admit(comm);
         admitted = false;
-        if (world_of(comm) < 2) {
+        if (world_of(comm) < peers) {
             pause_ms(200);
             continue;
         }

@@ -1,25 +1,29 @@
 /*
  * A small training loop in C: join, admit other peers, sync the state, reduce; five steps.
  *
- *   hello_world [IP:PORT]      the master's address (default 127.0.0.1:48148)
+ *   hello_world [IP:PORT [PEERS]]
  *
- * Start a master and two or more of these. Each ends with exit code 0 after the last step.
+ * IP:PORT is the master's address (default 127.0.0.1:48148); a step begins with
+ * PEERS or more peers (default 2).
+ *
+ * Start a master and PEERS or more of these. Each ends with exit code 0 after the last step.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "peer.h"
 
 #define STEPS 5
 
-/* Admits waiting peers until there are two peers. */
-static void admit_until_two(pcclComm_t *comm) {
+/* Admits waiting peers until there are this many peers. */
+static void admit_until(pcclComm_t *comm, int peers) {
     admit(comm);
-    while (world_of(comm) < 2) {
+    while (world_of(comm) < peers) {
         pause_ms(200);
         admit(comm);
     }
 }
 
 int main(int argc, char **argv) {
+    const int peers = peers_of(argc, argv);
     pcclComm_t *comm = join(argc > 1 ? argv[1] : "127.0.0.1:48148");
 
     float weights[8] = {0};
@@ -27,9 +31,9 @@ int main(int argc, char **argv) {
     pcclSharedState_t state = {.revision = 0, .count = 1, .infos = &tensor};
 
     /* A new peer was admitted by the others' vote, and continues with them; all other peers vote at each step. */
-    bool admitted = world_of(comm) > 1;
+    bool admitted = world_of(comm) >= peers;
     while (state.revision < STEPS) {
-        if (!admitted) admit_until_two(comm);
+        if (!admitted) admit_until(comm, peers);
         admitted = false;
 
         pcclSharedStateSyncInfo_t moved;

@@ -1,4 +1,4 @@
-/* Shared by the C examples: error handling that ends the program, the master's address, and votes with retries. */
+/* Shared by the C examples: error handling that ends the program, the arguments, and votes with retries. */
 #ifndef EXAMPLES_PEER_H
 #define EXAMPLES_PEER_H
 
@@ -28,6 +28,18 @@ static ccoip_socket_address_t address_of(const char *text) {
     address.inet.ipv4 = (ccoip_ipv4_address_t) {{(uint8_t) a, (uint8_t) b, (uint8_t) c, (uint8_t) d}};
     address.port = (uint16_t) port;
     return address;
+}
+
+/* The argument PEERS: the peers that a step needs; 2 if it is not given. */
+static inline int peers_of(int argc, char **argv) {
+    if (argc <= 2) return 2;
+    char *end;
+    const long peers = strtol(argv[2], &end, 10);
+    if (*end != '\0' || peers < 2 || peers > 1000) {
+        fprintf(stderr, "%s is not a number of peers; expected 2 to 1000\n", argv[2]);
+        exit(2);
+    }
+    return (int) peers;
 }
 
 static int world_of(const pcclComm_t *comm) {

@@ -1,9 +1,12 @@
 // Many gradients at once: each tensor is reduced with its own tag, a few at a time, and operations that a dying peer
 // aborts are repeated.
 //
-//   concurrent_reduces [IP:PORT]      the master's address (default 127.0.0.1:48148)
+//   concurrent_reduces [IP:PORT [PEERS]]
 //
-// Start a master and two or more of these. Each ends with exit code 0 after the last step.
+// IP:PORT is the master's address (default 127.0.0.1:48148); a step begins with
+// PEERS or more peers (default 2).
+//
+// Start a master and PEERS or more of these. Each ends with exit code 0 after the last step.
 #include "peer.hpp"
 
 #include <chrono>
@@ -32,15 +35,15 @@ static pcclReduceDescriptor_t average(uint64_t tag) {
     return descriptor;
 }
 
-static void run(const Peer &peer) {
+static void run(const Peer &peer, int peers) {
     uint64_t done = 0; // Steps done; the same on all peers.
     pcclTensorInfo_t tensor{"steps", &done, 1, pcclUint64, pcclDeviceCpu, false};
     pcclSharedState_t state{0, 1, &tensor};
-    bool admitted = peer.world() > 1;
+    bool admitted = peer.world() >= peers;
     while (state.revision < STEPS) {
         if (!admitted) peer.admit();
         admitted = false;
-        if (peer.world() < 2) {
+        if (peer.world() < peers) {
             std::this_thread::sleep_for(std::chrono::milliseconds(200));
             continue;
         }
@@ -68,7 +71,8 @@ static void run(const Peer &peer) {
 
 int main(int argc, char **argv) {
     try {
-        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"));
+        const int peers = peers_of(argc, argv);
+        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"), peers);
         return 0;
     } catch (const std::exception &error) {
         std::cerr << error.what() << '\n';

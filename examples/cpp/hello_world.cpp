@@ -1,8 +1,11 @@
 // A small training loop in C++: join, admit other peers, optimize the ring, sync the state, reduce; five steps.
 //
-//   hello_world [IP:PORT]      the master's address (default 127.0.0.1:48148)
+//   hello_world [IP:PORT [PEERS]]
 //
-// Start a master and two or more of these. Each ends with exit code 0 after the last step.
+// IP:PORT is the master's address (default 127.0.0.1:48148); a step begins with
+// PEERS or more peers (default 2).
+//
+// Start a master and PEERS or more of these. Each ends with exit code 0 after the last step.
 #include "peer.hpp"
 
 #include <chrono>
@@ -11,17 +14,17 @@
 
 static constexpr uint64_t STEPS = 5;
 
-static void run(const Peer &peer) {
+static void run(const Peer &peer, int peers) {
     float weights[8] = {};
     pcclTensorInfo_t tensor{"weights", weights, 8, pcclFloat, pcclDeviceCpu, false};
     pcclSharedState_t state{0, 1, &tensor};
 
     // A new peer was admitted by the others' vote, and continues with them; all other peers vote at each step.
-    bool admitted = peer.world() > 1;
+    bool admitted = peer.world() >= peers;
     while (state.revision < STEPS) {
         if (!admitted) peer.admit();
         admitted = false;
-        if (peer.world() < 2) {
+        if (peer.world() < peers) {
             std::this_thread::sleep_for(std::chrono::milliseconds(200));
             continue;
         }
@@ -60,7 +63,8 @@ static void run(const Peer &peer) {
 
 int main(int argc, char **argv) {
     try {
-        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"));
+        const int peers = peers_of(argc, argv);
+        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"), peers);
         return 0;
     } catch (const std::exception &error) {
         std::cerr << error.what() << '\n';

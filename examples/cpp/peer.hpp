@@ -1,10 +1,12 @@
-// Shared by the C++ examples: results as exceptions, and a communicator that leaves the run when it goes out of scope.
+// Shared by the C++ examples: results as exceptions, the arguments, and a communicator that leaves the run when it goes out
+// of scope.
 #ifndef EXAMPLES_PEER_HPP
 #define EXAMPLES_PEER_HPP
 
 #include <pccl.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -23,6 +25,17 @@ inline ccoip_socket_address_t address_of(const char *text) {
     }
     const auto byte = [](unsigned value) { return static_cast<uint8_t>(value); };
     return {{inetIPv4, {{byte(a), byte(b), byte(c), byte(d)}}, {}}, static_cast<uint16_t>(port)};
+}
+
+// The argument PEERS: the peers that a step needs; 2 if it is not given.
+inline int peers_of(int argc, char **argv) {
+    if (argc <= 2) return 2;
+    char *end = nullptr;
+    const long peers = std::strtol(argv[2], &end, 10);
+    if (*end != '\0' || peers < 2 || peers > 1000) {
+        throw std::invalid_argument(std::string(argv[2]) + " is not a number of peers; expected 2 to 1000");
+    }
+    return static_cast<int>(peers);
 }
 
 // A peer of the run.

@@ -9,7 +9,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 fn three_peers_finish(example: &Source) {
     let program = example.compile();
     let master = RunningMaster::start(0);
-    let peers: Vec<_> = (0..3).map(|_| Running::start(&program, &[&master.address])).collect();
+    // A step needs all three: two could be done, and gone, before the third has started.
+    let peers: Vec<_> = (0..3).map(|_| Running::start(&program, &[&master.address, "3"])).collect();
     for peer in peers {
         peer.succeed(TIMEOUT);
     }
