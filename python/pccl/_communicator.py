@@ -38,7 +38,8 @@ class Communicator:
     address or addresses that other peers dial, if not the one that the master sees; ``site`` a number that nearby peers
     share; ``connect_timeout`` the timeout of ``connect`` in seconds. ``max_upload`` and ``max_download`` cap the bandwidth to
     and from other hosts, such as ``"50mbit"`` or ``"10MiB/s"`` (default: ``RINGFOLD_MAX_UPLOAD`` and
-    ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap).
+    ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap). With ``volunteer_relay`` the traffic of peers that cannot reach
+    each other goes through this one (default: ``RINGFOLD_VOLUNTEER_RELAY``, or not).
 
     Calls may be made from any thread, and release the interpreter lock while they wait. Every waiting call ends: with its
     result, with a :class:`PCCLError` that names the missing peers, or with the exception of a signal handler (Ctrl-C); then
@@ -76,6 +77,7 @@ class Communicator:
         connect_timeout: float | None = None,
         max_upload: str | None = None,
         max_download: str | None = None,
+        volunteer_relay: bool | None = None,
     ) -> None:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
@@ -94,6 +96,7 @@ class Communicator:
             connect_timeout,
             max_upload,
             max_download,
+            volunteer_relay,
         )
         _living.add(self)
 

@@ -65,6 +65,7 @@ class Communicator:
         connect_timeout: float | None,
         max_upload: str | None,
         max_download: str | None,
+        volunteer_relay: bool | None,
     ) -> Communicator: ...
     @property
     def name(self) -> str: ...

@@ -148,13 +148,20 @@ pub const PROBE_MEASURE_MIN: Duration = Duration::from_millis(80);
 pub const PROBE_ROUND_TRIPS_MIN: u32 = 6;
 
 /// Most round trips of one direction of a probe on a long path.
-pub const PROBE_ROUND_TRIPS_MAX: u32 = 7;
+pub const PROBE_ROUND_TRIPS_MAX: u32 = 10;
 
 /// Most time of one direction of a probe on a long path.
-pub const PROBE_MEASURE_LONG_MAX: Duration = Duration::from_millis(700);
+pub const PROBE_MEASURE_LONG_MAX: Duration = Duration::from_millis(1600);
 
 /// How long one direction of a probe may take, round trip included.
-pub const PROBE_DIRECTION_MAX: Duration = Duration::from_millis(1200);
+pub const PROBE_DIRECTION_MAX: Duration = Duration::from_millis(2700);
+
+/// The second direction of a probe on a long path begins when nothing has arrived for this long: acknowledgements that wait in
+/// a queue look like a path that is full.
+pub const PROBE_QUIET: Duration = Duration::from_millis(30);
+
+/// It does not wait longer than this.
+pub const PROBE_QUIET_MAX: Duration = Duration::from_millis(400);
 
 /// Bytes that a probe sends in one direction at most.
 pub const PROBE_BYTES_MAX: u64 = 1 << 33;

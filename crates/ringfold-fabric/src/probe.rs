@@ -14,6 +14,7 @@ use crate::connection::{BlockingConnection, Connection, Intake};
 use crate::limits;
 use crate::memory::View;
 use crate::poller::{Poller, Readiness};
+use core::ops::Range;
 use ringfold_plan::medium::Ticket;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub fn answer(connection: impl Into<BlockingConnection>) -> io::Result<()> {
     let mut probe = ProbeConnection::new(connection)?;
     let rate = probe.receive()?;
     probe.connection.send(&rate.to_le_bytes());
+    probe.wait_until_quiet()?;
     match probe.flood(|_| false) {
         // That is how the prober says that it has enough.
         Err(error) if has_closed(error.kind()) => Ok(()),
@@ -67,6 +69,9 @@ const BLOCK_BYTES: usize = 256 * 1024;
 
 /// The rate is taken over the last quarter of the shortest measurement at least.
 const TAIL_MIN_MS: u64 = limits::PROBE_MEASURE_MIN.as_millis() as u64 / 4;
+
+/// The shortest time over which a rate is taken on a long path.
+const RATE_WINDOW_MIN: Duration = Duration::from_millis(40);
 
 fn has_closed(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
@@ -121,8 +126,9 @@ impl ProbeConnection {
     fn receive(&mut self) -> io::Result<u64> {
         let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
         let mut begun = None;
-        let round_trip = self.connection.quic().map(|quic| quic.round_trip()).unwrap_or_default();
-        let mut gauge = Gauge::for_path(round_trip);
+        let quic = self.connection.quic().cloned();
+        let mut gauge = Gauge::for_path(quic.as_ref().map(|quic| quic.round_trip()).unwrap_or_default());
+        let mut packets_before = 0;
         loop {
             let now = Instant::now();
             let elapsed = begun.map_or(Duration::ZERO, |begun| now.duration_since(begun));
@@ -132,16 +138,39 @@ impl ProbeConnection {
             if now >= end || elapsed >= gauge.longest {
                 return Err(io::Error::new(ErrorKind::TimedOut, "too little of a probe arrived"));
             }
-            let timeout = if begun.is_some() { Duration::from_millis(10) } else { end - now };
+            let timeout = if begun.is_some() { Duration::from_millis(5) } else { end - now };
             self.poller.wait(&mut self.ready, timeout)?;
-            let bytes = self.read()?;
+            let mut bytes = self.read()? as u64;
+            // What arrives behind a lost packet counts as well; the path has carried it.
+            if let Some(quic) = &quic {
+                let packets = quic.received_bytes();
+                bytes = if begun.is_some() || bytes > 0 { packets - packets_before } else { 0 };
+                packets_before = packets;
+            }
             match begun {
-                Some(begun) if bytes > 0 => gauge.count(begun.elapsed(), bytes as u64),
+                Some(begun) if bytes > 0 => gauge.count(begun.elapsed(), bytes),
                 // The first bytes only start the clock; they were under way before it.
                 None if bytes > 0 => begun = Some(Instant::now()),
                 _ => {}
             }
         }
+    }
+
+    /// Waits until the path is empty, if it is a long one.
+    fn wait_until_quiet(&mut self) -> io::Result<()> {
+        let Some(quic) = self.connection.quic().cloned() else { return Ok(()) };
+        let end = Instant::now() + limits::PROBE_QUIET_MAX;
+        let mut last = (Instant::now(), quic.received_bytes());
+        while Instant::now() < end && last.0.elapsed() < limits::PROBE_QUIET {
+            self.connection.flush(&mut Vec::new())?;
+            self.poller.wait(&mut self.ready, limits::PROBE_QUIET / 4)?;
+            self.read()?;
+            let received = quic.received_bytes();
+            if received > last.1 {
+                last = (Instant::now(), received);
+            }
+        }
+        Ok(())
     }
 
     /// Reads what there is. Says how much; what lies behind a block is not kept.
@@ -156,6 +185,8 @@ struct Gauge {
     /// How long it measures at least, and at most.
     shortest: Duration,
     longest: Duration,
+    /// On a long path, the time over which a rate is taken.
+    window: Option<Duration>,
     bytes: u64,
     /// Times, and what had arrived by then; a millisecond apart at least.
     marks: Vec<(Duration, u64)>,
@@ -168,7 +199,8 @@ impl Gauge {
         let shortest = (limits::PROBE_ROUND_TRIPS_MIN * round_trip).max(limits::PROBE_MEASURE_MIN);
         let longest = (limits::PROBE_ROUND_TRIPS_MAX * round_trip).min(limits::PROBE_MEASURE_LONG_MAX);
         let longest = longest.max(limits::PROBE_MEASURE_MAX);
-        Self { shortest: shortest.min(longest), longest, bytes: 0, marks: Vec::new() }
+        let window = (!round_trip.is_zero()).then(|| round_trip.clamp(RATE_WINDOW_MIN, longest / 4));
+        Self { shortest: shortest.min(longest), longest, window, bytes: 0, marks: Vec::new() }
     }
 
     fn count(&mut self, at: Duration, bytes: u64) {
@@ -186,6 +218,13 @@ impl Gauge {
         }
         let (half, late) = (self.mark(now / 2), self.mark(now * 3 / 4));
         let end = (now, self.bytes);
+        if let Some(window) = self.window {
+            // After the start less is sent for a while, so that queues empty: the most that arrived is what the path carries.
+            let (before, last) = (self.highest(window, half.0..late.0), self.highest(window, late.0..end.0));
+            let best = before.max(last);
+            let is_known = before.abs_diff(last) <= best / 10 || now >= self.longest;
+            return (is_known && best > 0).then_some(best);
+        }
         let (before, last) = (slope(half, late)?, slope(late, end)?);
         let is_steady = before.abs_diff(last) <= before.max(last) / 10;
         if is_steady && last > 0 {
@@ -197,6 +236,12 @@ impl Gauge {
         let best = last.max(slope(half, end)?);
         (is_over && self.bytes > 0)
             .then(|| if best > 0 { Some(best) } else { slope((Duration::ZERO, 0), end) })?
+    }
+
+    /// The highest rate over this time, ending within the range.
+    fn highest(&self, window: Duration, ends: Range<Duration>) -> u64 {
+        let ends = self.marks.iter().filter(|(at, _)| ends.contains(at) && *at >= window);
+        ends.filter_map(|end| slope(self.mark(end.0 - window), *end)).max().unwrap_or(0)
     }
 
     /// The last mark before a time.
@@ -276,6 +321,10 @@ mod tests {
         }
         let known = fed_over(round_trip, rate, 700).rate(Duration::from_millis(700)).unwrap();
         assert!((45_000_000..=50_000_000).contains(&known), "{known}");
+        // After the start, the queue is emptied.
+        let sent = |ms: u64| if ms > 800 { 30_000_000 } else { rate(ms) };
+        let known = fed_over(round_trip, sent, 1000).rate(Duration::from_millis(1000)).unwrap();
+        assert!((49_000_000..=50_000_000).contains(&known), "{known}");
         let near = Gauge::for_path(Duration::from_millis(4));
         assert_eq!((near.shortest, near.longest), (limits::PROBE_MEASURE_MIN, limits::PROBE_MEASURE_MAX));
         let far = Gauge::for_path(Duration::from_secs(3));

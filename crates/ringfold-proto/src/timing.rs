@@ -69,7 +69,7 @@ impl Default for Timing {
             wait_max: Duration::from_secs(30 * 60),
             answer_grace: Duration::from_secs(300),
             announce_after: Duration::from_millis(1),
-            probe_max: Duration::from_secs(3),
+            probe_max: Duration::from_secs(7),
             tour_max: Duration::from_secs(3),
             appraise_every: Duration::from_secs(1),
             edge_distrust: Duration::from_secs(60),

@@ -71,6 +71,7 @@ impl Communicator {
         connect_timeout: Option<f64>,
         max_upload: Option<String>,
         max_download: Option<String>,
+        volunteer_relay: Option<bool>,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
@@ -100,6 +101,9 @@ impl Communicator {
         }
         if let Some(cap) = bandwidth(max_download, "max_download")? {
             builder = builder.max_download(cap);
+        }
+        if let Some(volunteers) = volunteer_relay {
+            builder = builder.volunteer_relay(volunteers);
         }
         try_detached(py, || -> Result<_, CallError> {
             let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;

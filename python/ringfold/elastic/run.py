@@ -93,8 +93,8 @@ class Run:
         handle_sigterm: on SIGTERM leave the run and end the loop (see :meth:`steps`), if the ``with`` block is
             entered on the main thread.
         max_in_flight: how many tensors of one call are reduced concurrently.
-        peer_group, name, token, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout: as in
-            ``pccl.Communicator``.
+        peer_group, name, token, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
+            max_download, volunteer_relay: as in ``pccl.Communicator``.
 
     The logger ``"ringfold"`` reports waits and changes of the world at level INFO.
     """
@@ -121,6 +121,9 @@ class Run:
         advertise: str | Sequence[str] = (),
         site: int = 0,
         connect_timeout: float | None = None,
+        max_upload: str | None = None,
+        max_download: str | None = None,
+        volunteer_relay: bool | None = None,
     ) -> None:
         if peers_min < 1:
             raise ValueError(f"invalid peers_min {peers_min}: must be at least 1")
@@ -138,6 +141,9 @@ class Run:
             advertise=advertise,
             site=site,
             connect_timeout=connect_timeout,
+            max_upload=max_upload,
+            max_download=max_download,
+            volunteer_relay=volunteer_relay,
         )
         self._address = address
         self._peer_group = peer_group

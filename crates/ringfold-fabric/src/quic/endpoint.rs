@@ -317,7 +317,7 @@ impl Worker {
                     let connection = self.handle_datagram(now, shared, meta, datagram);
                     // Packets that arrived together are of one connection.
                     match (packets.take(), connection) {
-                        (Some(bytes), Some(connection)) => connection.meter.count(Direction::Receive, bytes),
+                        (Some(bytes), Some(connection)) => connection.count_received(meta.len, bytes),
                         (Some(bytes), None) => shared
                             .network
                             .count_others(Traffic { received: bytes as u64, ..Traffic::default() }),

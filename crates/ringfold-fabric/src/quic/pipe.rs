@@ -67,6 +67,7 @@ pub struct QuicState {
     failure: Mutex<Option<String>>,
     round_trip_us: AtomicU64,
     unacknowledged: AtomicU64,
+    received: AtomicU64,
     pub(super) rates: Arc<Rates>,
     /// Whether the other end has authenticated.
     is_trusted: AtomicBool,
@@ -93,6 +94,7 @@ impl QuicState {
             failure: Mutex::new(None),
             round_trip_us: AtomicU64::new(0),
             unacknowledged: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             rates: Arc::default(),
         }
     }
@@ -158,6 +160,17 @@ impl QuicState {
     /// The bytes per second that the path carries to the other end, once so much was sent that it is known.
     pub fn bandwidth(&self) -> Option<u64> {
         Some(self.rates.bandwidth.load(Ordering::Relaxed)).filter(|bandwidth| *bandwidth > 0)
+    }
+
+    /// Bytes of packets that have arrived, in whatever order.
+    pub fn received_bytes(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Counts what has arrived together: the bytes in the packets, and the same with their headers.
+    pub(super) fn count_received(&self, bytes: usize, with_headers: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.meter.count(Direction::Receive, with_headers);
     }
 
     /// Bytes that the other end has not acknowledged, or a number above zero if some are left.
