@@ -105,8 +105,15 @@ fn prepare(ranks: &mut SystemRanks, point: &Point, effort: Effort) -> Result<Res
     let target_ns = (effort.time / effort.runs.max(1)).as_nanos() as u64;
     let mut calls = 1;
     let mut lead = effort.warmup;
+    let mut expected = Duration::ZERO;
+    if lead > 0 {
+        // On a slow network warming up takes minutes.
+        let first = ranks.time(0, 1, Duration::ZERO)?;
+        lead -= 1;
+        expected = Duration::from_nanos(first.elapsed_ns.saturating_mul(lead + 1));
+    }
     loop {
-        let run = ranks.time(lead, calls, Duration::ZERO)?;
+        let run = ranks.time(lead, calls, expected)?;
         let call_ns = (run.elapsed_ns / calls).max(1);
         let enough = (target_ns / call_ns).clamp(CALLS_MIN, CALLS_MAX);
         // A pilot of at least an eighth of a batch is exact enough; a shorter one is repeated with more calls.
