@@ -29,6 +29,9 @@ pub const WINDOW_SLOTS_MAX: u16 = 512;
 /// Slots per pair and epoch that need no grant.
 pub const EAGER_SLOTS_MAX: u16 = 64;
 
+/// From so many eager slots on, half of them may be on their way back when an operation begins.
+pub const EAGER_SLOTS_MANY: usize = 16;
+
 /// All slots per pair and epoch.
 pub const SLOTS_MAX: u16 = 16_384;
 

@@ -123,6 +123,13 @@ impl Tuning {
         Self { window_slots: self.window_slots.max(slots), eager_slots, tcp, ..self }
     }
 
+    /// Frames of an operation up to which a receiver grants no slots by itself. Of many eager slots, as on long links, half
+    /// may be on their way back.
+    pub fn eager_frames_max(&self) -> usize {
+        let eager = usize::from(self.eager_slots);
+        if eager >= limits::EAGER_SLOTS_MANY { eager / 2 } else { eager }
+    }
+
     /// Clamps received or configured values to the limits.
     pub fn bounded(self) -> Self {
         let slot_bytes =
@@ -221,6 +228,7 @@ mod tests {
         let far = Tuning::DEFAULT.for_round_trip(Duration::from_millis(100)).bounded();
         assert_eq!(far.tcp.hop_ns, Tuning::DEFAULT.tcp.hop_ns + 50_000_000);
         assert_eq!(far.eager_slots, limits::EAGER_SLOTS_MAX);
+        assert_eq!((near.eager_frames_max(), far.eager_frames_max()), (4, 32));
         assert!(Tuning::DEFAULT.for_round_trip(Duration::MAX).bounded().tcp.hop_ns <= limits::COST_NS_MAX);
     }
 }

@@ -53,8 +53,9 @@ const ROUNDS_WITHOUT_GROWTH: u32 = 3;
 /// The start is also over when round trips are longer than the least one by this factor and time.
 const QUEUE_GROWTH: f64 = 1.1;
 const JITTER: Duration = Duration::from_millis(4);
-/// In so many samples in a row.
+/// In so many samples in a row, of at least so many packets in flight.
 const QUEUE_SAMPLES: u32 = 4;
+const QUEUE_PACKETS_MIN: u64 = 64;
 /// The start begins again when the bandwidth has risen by this factor in each of so many probes.
 const RISE: f64 = 1.05;
 const PROBES_RISING: u32 = 3;
@@ -209,8 +210,8 @@ impl Model {
         self.bandwidth.push_back((self.round, sample));
     }
 
-    fn add_round_trip(&mut self, now: Instant, sample: Duration, is_full: bool) {
-        let is_late = is_full
+    fn add_round_trip(&mut self, now: Instant, sample: Duration, is_much: bool) {
+        let is_late = is_much
             && self.round_trip < Duration::MAX
             && sample > self.round_trip.mul_f64(QUEUE_GROWTH) + JITTER;
         self.late = if is_late { self.late + 1 } else { 0 };
@@ -403,7 +404,9 @@ impl Controller for Model {
         if elapsed.is_zero() {
             return;
         }
-        self.add_round_trip(now, elapsed, is_full);
+        // What an application sends may be less than the window, and more than the path holds.
+        let is_much = held as f64 >= (FULL * self.path_bytes()).max((QUEUE_PACKETS_MIN * self.mtu) as f64);
+        self.add_round_trip(now, elapsed, is_full || is_much);
         if let Some(before) = self.sent_before(sent) {
             // Acknowledgements that were held up on their way come faster than the packets arrived, but not faster
             // than the packets were sent.

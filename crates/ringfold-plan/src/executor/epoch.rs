@@ -159,7 +159,7 @@ impl<W: Workspace> Epoch<W> {
         for (lane, (from, steps)) in plan.receives.iter().enumerate() {
             let pair = &mut self.pairs[from.index()];
             let is_asked = pair.take_want(id);
-            op.ins[lane].lending = is_asked || steps.len() > usize::from(tuning.eager_slots);
+            op.ins[lane].lending = is_asked || steps.len() > tuning.eager_frames_max();
             op.lend(lane, pair, &tuning, out);
         }
         let mismatched: Vec<Rank> = self
@@ -363,7 +363,7 @@ impl<W: Workspace> Epoch<W> {
         pair.reset(true);
         for op in self.ops.values_mut() {
             if let Some(lane) = op.in_lane(rank) {
-                op.ins[lane].lending = op.plan.receives[lane].1.len() > usize::from(tuning.eager_slots);
+                op.ins[lane].lending = op.plan.receives[lane].1.len() > tuning.eager_frames_max();
                 op.lend(lane, pair, &tuning, out);
             }
             wake(op, out);

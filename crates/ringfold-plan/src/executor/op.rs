@@ -360,7 +360,7 @@ impl<W: Workspace> Op<W> {
             lane.parked = true;
             pair.credit.parked.push(id);
         }
-        if !lane.asked && !lane.was_granted && frames <= usize::from(tuning.eager_slots) {
+        if !lane.asked && !lane.was_granted && frames <= tuning.eager_frames_max() {
             lane.asked = true;
             out.send(pair.peer, LinkMessage::Want { op: id });
         }

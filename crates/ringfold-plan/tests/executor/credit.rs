@@ -80,6 +80,27 @@ fn a_parked_operation_asks_once() {
     assert_eq!(wants(&net), 3);
 }
 
+/// On a long link a request and its answer would take a round trip.
+#[test]
+fn of_many_eager_slots_half_are_enough_without_a_request() {
+    let mut net = Net::open(2, tuning(16, 16), 1);
+    let wants = |net: &Net| net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. }));
+    let grants = |net: &Net| net.count_messages(1, |m| matches!(m, LinkMessage::Grant { .. }));
+    for (seq, frames) in [8, 8, 3, 8, 16, 16, 9, 16].into_iter().enumerate() {
+        let granted = grants(&net);
+        let memory = Memory::out_of_place(values(0, frames), frames);
+        // The receiver starts first, and what it grants arrives.
+        for rank in [1, 0] {
+            net.start(rank, op(1, seq as u64), descriptor(frames), one_way(rank, frames, 1), &memory);
+            net.settle();
+        }
+        assert!(net.is_done(1, op(1, seq as u64)));
+        assert_eq!(grants(&net) > granted, frames > 8, "{frames} frames");
+        (0..2).for_each(|rank| net.commit(rank, op(1, seq as u64)));
+    }
+    assert_eq!(wants(&net), 0);
+}
+
 #[test]
 fn slots_are_reused_and_limited_to_a_window() {
     let mut net = Net::open(3, tuning(2, 4), 5);

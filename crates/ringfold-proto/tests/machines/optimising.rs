@@ -194,7 +194,7 @@ fn a_probe_that_takes_too_long_does_not_hold_up_the_rest() {
     let calls = optimise_everywhere(&mut run);
     let (prober, asked) = take_probes(&mut run)[0];
     assert_eq!((prober, run.who(asked.target)), (ann, bob));
-    run.advance_time(secs(4));
+    run.advance_time(secs(8));
     run.assert_results(&calls, &Ok(Completion::Topology));
     // Its late result is ignored.
     run.peer(prober).handle_probed(asked.probe, Some(1), Some(1));

@@ -243,3 +243,22 @@ fn messages_that_are_shorter_than_the_path_are_not_slowed_down() {
     let pace = path.model.rates.pace.load(Ordering::Relaxed);
     assert!(pace == 0 || pace as f64 >= 0.9 * path.rate, "{pace} bytes per second");
 }
+
+#[test]
+fn messages_that_are_longer_than_the_path_make_no_long_queue() {
+    for size in [3.1e6, 4.2e6, 6.3e6] {
+        let mut path = ocean();
+        let interval = size / path.rate + 0.15;
+        (path.application, path.message_interval) =
+            (Some(size / interval), Duration::from_secs_f64(interval));
+        path.run(8.0 * interval);
+        path.longest_queue = Duration::ZERO;
+        path.run(8.0 * interval);
+        let measured = path.model.bandwidth() / path.rate;
+        assert!(
+            path.longest_queue < Duration::from_millis(50) && measured > 0.75,
+            "{size} bytes: a queue of {:?}, the bandwidth seems to be {measured} of what it is",
+            path.longest_queue
+        );
+    }
+}
