@@ -12,19 +12,25 @@ const CUT_MAX: Duration = Duration::from_secs(6);
 /// The longest cut between the master and another host, all of whose peers it does not hear then.
 const CUT_MAX_MASTER: Duration = Duration::from_secs(1);
 
+/// The shortest time between two resets. A peer whose connections to the master and to all neighbours are reset at about the
+/// same time looks dead, and is evicted.
+const RESET_PAUSE: Duration = Duration::from_secs(2);
+
 /// A network, and what is broken in it.
 #[derive(Debug)]
 pub(super) struct Faults {
     network: Network,
     /// Pairs of hosts that are cut, and until when.
     cut: Vec<(usize, usize, Instant)>,
+    last_reset: Option<Instant>,
     pub cuts: u64,
     pub resets: u64,
 }
 
 impl Faults {
     pub fn new(profile: &Profile) -> Result<Self, String> {
-        Ok(Self { network: Network::with_profile(profile, HOSTS)?, cut: Vec::new(), cuts: 0, resets: 0 })
+        let network = Network::with_profile(profile, HOSTS)?;
+        Ok(Self { network, cut: Vec::new(), last_reset: None, cuts: 0, resets: 0 })
     }
 
     /// The host of the master.
@@ -37,12 +43,13 @@ impl Faults {
         self.network.host(number as usize % HOSTS)
     }
 
-    /// Cuts a path, or resets all connections between two hosts, or those to the master.
+    /// Cuts a path, or resets all connections between two hosts, or those of a host to the master.
     pub fn event(&mut self, rng: &mut Rng, master_port: u16) {
         let one = rng.below(HOSTS);
         let other = (one + 1 + rng.below(HOSTS - 1)) % HOSTS;
         let (one, other) = (one.min(other), one.max(other));
-        if rng.once_in(2) {
+        let may_reset = self.last_reset.is_none_or(|last| last.elapsed() >= RESET_PAUSE);
+        if rng.once_in(2) || !may_reset {
             let most = if one == 0 { CUT_MAX_MASTER } else { CUT_MAX };
             let more = rng.below((most - CUT_MIN).as_millis() as usize) as u64;
             let until = Instant::now() + CUT_MIN + Duration::from_millis(more);
@@ -53,7 +60,8 @@ impl Faults {
                 self.cuts += 1;
             }
         } else {
-            let port = (one == 0 && rng.once_in(2)).then_some(master_port);
+            let port = (one == 0).then_some(master_port);
+            self.last_reset = Some(Instant::now());
             self.network.reset_connections(self.network.host(one), self.network.host(other), port);
             self.resets += 1;
         }
