@@ -205,6 +205,10 @@ impl ChurnRun<'_> {
         let on_host = self.faults.as_ref().map(|faults| faults.host(number).command(program));
         let mut command = on_host.unwrap_or_else(|| Command::new(program));
         command.args(["--timing", &self.churn.timing_preset, "--peers-max", &NUMBERS.to_string()]);
+        if self.faults.is_some() {
+            // While paths are cut, the votes of the others take long.
+            command.args(["--connect-timeout-ms", "60000"]);
+        }
         let mut peer = PeerProcess::start(command, number, self.master.address())?;
         peer.send("connect")?;
         peer.send(&format!("loop {}", self.churn.training))?;
