@@ -1,6 +1,7 @@
 //! From a set of members to an open epoch: choose a ring, let members connect, open when all edges of the ring are up.
 
 use super::group::{EpochStage, Group};
+use super::roster::LinkReport;
 use super::{Master, MasterAction, TourRequest, TourSolution};
 use crate::cause::{Cause, Departure};
 use crate::epoch::{EpochDescription, Member, MissingPair, RelayAddress};
@@ -28,7 +29,7 @@ impl Master {
             let linked: Vec<_> = neighbours.filter(|p| !unreachable.contains(p)).collect();
             round.vote(peer, unreachable);
             if let Some(record) = self.roster.get_mut(peer) {
-                linked.into_iter().for_each(|other| _ = record.links.entry(other).or_insert(true));
+                linked.into_iter().for_each(|other| _ = record.links.entry(other).or_insert(LinkReport::Up));
             }
         }
     }

@@ -22,7 +22,7 @@ impl Master {
                 record.heard_at = record.heard_at.max(now);
             }
         }
-        self.note_links(from, &heard, &ended);
+        self.note_links(now, from, &heard, &ended);
     }
 
     pub(super) fn send_heartbeats(&mut self, now: Time) {

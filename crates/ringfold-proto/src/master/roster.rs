@@ -36,10 +36,18 @@ pub(super) struct PeerRecord {
     pub synced: Option<Revision>,
     /// Whether it was a member of an open epoch.
     pub had_epoch: bool,
-    /// Whether its links are up, as far as it reported them.
-    pub links: BTreeMap<PeerId, bool>,
+    /// Its links, as far as it reported them.
+    pub links: BTreeMap<PeerId, LinkReport>,
     /// Set if its shared state was rejected, until its next call.
     pub rejected: Option<RejectedState>,
+}
+
+/// What a peer reported of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkReport {
+    Up,
+    /// It ended, as was first reported at this time, and is not up again.
+    Ended(Time),
 }
 
 #[derive(Debug, Default)]

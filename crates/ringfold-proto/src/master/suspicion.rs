@@ -3,6 +3,7 @@
 
 use super::Master;
 use super::group::EpochStage;
+use super::roster::LinkReport;
 use crate::cause::Departure;
 use crate::event::Event;
 use crate::id::PeerId;
@@ -13,7 +14,7 @@ use crate::time::Time;
 enum Testimony {
     /// No neighbour has, or had, a link with it.
     None,
-    /// All links with it ended.
+    /// All links with it ended, at about the same time.
     Dead,
     /// A link with it is up.
     Alive,
@@ -27,20 +28,26 @@ impl Master {
     }
 
     /// A peer's heartbeat: it heard from these peers, and its links with those ended.
-    pub(super) fn note_links(&mut self, from: PeerId, heard: &[PeerId], ended: &[PeerId]) {
+    pub(super) fn note_links(&mut self, now: Time, from: PeerId, heard: &[PeerId], ended: &[PeerId]) {
         let group = self.roster.group_of(from);
-        let is_near = |peer: &PeerId| self.roster.group_of(*peer) == group && *peer != from;
-        let reports = heard.iter().map(|p| (*p, true)).chain(ended.iter().map(|p| (*p, false)));
-        let reports: Vec<_> = reports.filter(|(peer, _)| is_near(peer)).collect();
+        let is_near = |peer: &&PeerId| self.roster.group_of(**peer) == group && **peer != from;
+        let heard: Vec<_> = heard.iter().filter(is_near).copied().collect();
+        let ended: Vec<_> = ended.iter().filter(is_near).copied().collect();
         let Some(record) = self.roster.get_mut(from) else { return };
         // A link that had ended is up again, or is not wanted any more.
-        record.links.retain(|_, is_up| *is_up);
-        record.links.extend(reports);
+        record.links.retain(|peer, report| *report == LinkReport::Up || ended.contains(peer));
+        record.links.extend(heard.into_iter().map(|peer| (peer, LinkReport::Up)));
+        for peer in ended {
+            let report = record.links.entry(peer).or_insert(LinkReport::Up);
+            if *report == LinkReport::Up {
+                *report = LinkReport::Ended(now);
+            }
+        }
     }
 
     /// Removes the suspects that are dead, or have not resumed in time.
     pub(super) fn advance_suspects(&mut self, now: Time) -> bool {
-        let is_over = |(peer, since): (&PeerId, &Time)| match self.testimony(*peer) {
+        let is_over = |(peer, since): (&PeerId, &Time)| match self.testimony(*peer, *since) {
             Testimony::Dead => true,
             _ => self.resume_deadline(*peer, *since) <= now,
         };
@@ -57,14 +64,17 @@ impl Master {
 
     fn resume_deadline(&self, peer: PeerId, since: Time) -> Time {
         let timing = &self.config.timing;
-        match self.testimony(peer) {
+        match self.testimony(peer, since) {
             Testimony::Alive => since + timing.restore_grace,
             Testimony::None | Testimony::Dead => since + timing.suspect_max,
         }
     }
 
     /// What the neighbours report that are connected themselves.
-    fn testimony(&self, suspect: PeerId) -> Testimony {
+    ///
+    /// Links that had ended a while before say nothing: the suspect lived after that, since its connection was there.
+    fn testimony(&self, suspect: PeerId, since: Time) -> Testimony {
+        let is_recent = |ended: Time| ended + self.config.timing.suspect_max / 2 >= since;
         let Some(id) = self.roster.group_of(suspect) else { return Testimony::None };
         let witnesses: Vec<_> = match self.groups.get(&id).map(|group| &group.stage) {
             Some(EpochStage::Open { description } | EpochStage::Proposed { description, .. }) => {
@@ -77,7 +87,10 @@ impl Master {
         };
         let reports = witnesses.into_iter().filter_map(|witness| {
             let record = self.roster.get(witness).filter(|record| record.conn.is_some())?;
-            record.links.get(&suspect).copied()
+            match *record.links.get(&suspect)? {
+                LinkReport::Up => Some(true),
+                LinkReport::Ended(at) => is_recent(at).then_some(false),
+            }
         });
         reports.fold(Testimony::None, |so_far, is_up| match (so_far, is_up) {
             (Testimony::Alive, _) | (_, true) => Testimony::Alive,

@@ -171,6 +171,26 @@ fn a_link_that_recovered_before_the_reset_is_no_sign_of_death() {
 }
 
 #[test]
+fn a_link_that_ended_long_before_the_reset_is_no_sign_of_death() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    run.make_slow(ann, bob);
+    run.break_link(ann, bob);
+    run.advance_time(ms(700));
+    run.reset_control(bob);
+    run.advance_time(ms(700));
+    assert!(run.departures().is_empty(), "{:?}", run.departures());
+    run.complete_link(ann, bob);
+    run.reduce_successfully(&[ann, bob], 1);
+    // But one that ended a moment before is.
+    run.make_slow(ann, bob);
+    run.break_link(ann, bob);
+    run.advance_time(ms(100));
+    run.reset_control(bob);
+    run.settle();
+    assert_eq!(run.departures(), ["bob lost its connection to the master"]);
+}
+
+#[test]
 fn a_suspect_without_links_has_a_second() {
     let (mut run, [ann]) = TestRun::with_members();
     run.reset_control(ann);
