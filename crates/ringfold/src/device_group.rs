@@ -21,10 +21,10 @@ use core::time::Duration;
 use element::KernelElement;
 use folds::Folds;
 use launch_queue::LaunchQueue;
-use stretches::{Stretch, Stretches};
 use parking_lot::Mutex;
 use ringfold_cuda::device_arena::{
-    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, MemoryOffer, Specialisation,
+    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, MemoryOffer,
+    Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
@@ -38,6 +38,7 @@ use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use stretches::{Stretch, Stretches};
 
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
@@ -175,12 +176,12 @@ impl DeviceGroup {
         let (me, world) = (self.group.rank(), self.group.world());
         let bytes = |buffers: &[DeviceMemory]| buffers.iter().map(DeviceMemory::len).collect::<Vec<_>>();
         let (inputs, outputs) = (bytes(input), bytes(output));
-        let lengths =
-            BufferLengths::OutOfPlace { input: inputs.iter().sum(), output: outputs.iter().sum() };
+        let lengths = BufferLengths::OutOfPlace { input: inputs.iter().sum(), output: outputs.iter().sum() };
         let context = RankContext { me, world };
         let request = context.request(op, dtype, lengths)?;
         context.check_pieces(op, &request, &inputs, &outputs)?;
-        let stretch = |memory: &DeviceMemory| Stretch { address: memory.address(), bytes: memory.len() as u64 };
+        let stretch =
+            |memory: &DeviceMemory| Stretch { address: memory.address(), bytes: memory.len() as u64 };
         let stretches = |buffers: &[DeviceMemory]| buffers.iter().map(stretch).collect::<Vec<_>>();
         let all = Stretches::of(&request, (me, world), &stretches(input), &stretches(output))?;
         let (kind, element) = if all.is_fold {
@@ -191,7 +192,8 @@ impl DeviceGroup {
         if all.agreed == Some(0) && !matches!(op, GroupOp::Barrier) {
             return self.check();
         }
-        let pairs = |stretches: &[Stretch]| stretches.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>();
+        let pairs =
+            |stretches: &[Stretch]| stretches.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>();
         let (gives, takes) = (pairs(&all.gives), pairs(&all.takes));
         let fingerprint = request.descriptor.fingerprint(Algorithm::OneShot, 0);
         let common = CallOptions { fingerprint: request.layout.add_to_fingerprint(fingerprint), timeout };

@@ -71,8 +71,7 @@ impl DeviceArena {
         let is_whole = source.len() as u64 >= wanted && target.len() as u64 >= wanted;
         let is_aligned = source.address().is_multiple_of(element) && target.address().is_multiple_of(element);
         let is_here = [source, target].iter().all(|memory| memory.ordinal() == Some(self.gpu.ordinal()));
-        let is_kernel =
-            specialisation.world == self.world() && specialisation.kind == KernelKind::AllReduce;
+        let is_kernel = specialisation.world == self.world() && specialisation.kind == KernelKind::AllReduce;
         if !is_whole || !is_aligned || !is_here || !is_kernel {
             return Err(CudaError::Argument(format!("invalid memory for an all-reduce: {call:?}")));
         }

@@ -1,8 +1,8 @@
 //! Derives what each rank's kernel computes from the plans of the host.
 
 use crate::Error;
-use parking_lot::Mutex;
 use core::ops::Range;
+use parking_lot::Mutex;
 use ringfold_plan::choice;
 use ringfold_plan::fused::{self, Fold};
 use ringfold_plan::layout::Layout;

@@ -71,9 +71,7 @@ impl Stretches {
                 (all(whole(input)), only(me, whole(output)))
             }
             Collective::Broadcast { root } => (none(), only(root.index(), whole(output))),
-            Collective::Reduce { root } if root.index() == me => {
-                (only(me, whole(input)), all(whole(output)))
-            }
+            Collective::Reduce { root } if root.index() == me => (only(me, whole(input)), all(whole(output))),
             Collective::Reduce { root } => (only(root.index(), whole(input)), none()),
             Collective::Gather { root } if root.index() == me => {
                 (only(me, whole(input)), cut(output, &received))
@@ -154,7 +152,10 @@ mod tests {
     }
 
     /// What one rank gives another is what that one takes.
-    fn assert_matches(op: impl Fn(usize) -> GroupOp, buffers: impl Fn(usize) -> (Vec<Stretch>, Vec<Stretch>)) {
+    fn assert_matches(
+        op: impl Fn(usize) -> GroupOp,
+        buffers: impl Fn(usize) -> (Vec<Stretch>, Vec<Stretch>),
+    ) {
         let all: Vec<_> = (0..3)
             .map(|me| {
                 let (input, output) = buffers(me);
@@ -176,7 +177,10 @@ mod tests {
         let one = |bytes| move |_| (vec![at(0x1000, bytes)], vec![at(0x9000, bytes)]);
         assert_matches(|_| GroupOp::Barrier, |_| (vec![], vec![]));
         assert_matches(|_| GroupOp::AllGather, |_| (vec![at(0x1000, 8)], vec![at(0x9000, 24)]));
-        assert_matches(|_| GroupOp::AllGather, |_| (vec![at(0x1000, 8)], (1..4).map(|k| at(k << 16, 8)).collect()));
+        assert_matches(
+            |_| GroupOp::AllGather,
+            |_| (vec![at(0x1000, 8)], (1..4).map(|k| at(k << 16, 8)).collect()),
+        );
         let counts = || vec![1, 0, 5];
         assert_matches(
             |_| GroupOp::AllGatherV(counts()),

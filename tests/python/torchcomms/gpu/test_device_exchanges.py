@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -86,7 +86,9 @@ def reduce_scatter(comm: TorchComm, make: Make, count: int) -> Tensors:
 def reduce_scatter_v(comm: TorchComm, make: Make, count: int) -> Tensors:
     parts = sizes(comm, count)
     output = make(parts[comm.get_rank()], 0)
-    comm.reduce_scatter_v(output, [make(part, rank + 1) for rank, part in enumerate(parts)], ReduceOp.SUM, False)
+    comm.reduce_scatter_v(
+        output, [make(part, rank + 1) for rank, part in enumerate(parts)], ReduceOp.SUM, False
+    )
     return [output]
 
 
@@ -216,28 +218,30 @@ def captured() -> None:
     rank = gpu.get_rank()
     for count in (1003, BULK):
         for operation in OPERATIONS:
-            made: Tensors = []
+            kept: Tensors = []
 
-            def make(count: int, number: int) -> torch.Tensor:
-                made.append(torch.zeros(count, device="cuda"))
-                return made[-1]
+            def make(count: int, number: int, kept: Tensors = kept) -> torch.Tensor:
+                kept.append(torch.zeros(count, device="cuda"))
+                return kept[-1]
 
             # The tensors and kernels are made before the capture.
             operation(gpu, make, count)
-            kept, made = made, []
             at = iter(kept)
+
+            def again(count: int, number: int, at: Iterator[torch.Tensor] = at) -> torch.Tensor:
+                return next(at)
+
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                outputs = operation(gpu, lambda count, number: next(at), count)
+                outputs = operation(gpu, again, count)
                 gpu.barrier(False)
             numbers: list[int] = []
-            expected = operation(
-                cpu,
-                lambda count, number: (
-                    numbers.append(number) or maker("cpu", torch.float32, rank)(count, number)
-                ),
-                count,
-            )
+
+            def noted(count: int, number: int, numbers: list[int] = numbers) -> torch.Tensor:
+                numbers.append(number)
+                return maker("cpu", torch.float32, rank)(count, number)
+
+            expected = operation(cpu, noted, count)
             for _ in range(3):
                 for tensor, number in zip(kept, numbers, strict=True):
                     tensor.copy_(maker("cpu", torch.float32, rank)(tensor.numel(), number))

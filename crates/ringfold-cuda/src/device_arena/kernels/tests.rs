@@ -1,13 +1,7 @@
 use super::*;
 
 fn specialisation(element: &'static str, bytes: usize, op: &'static str, world: usize) -> Specialisation {
-    Specialisation {
-        element,
-        element_bytes: bytes,
-        op,
-        world,
-        kind: KernelKind::AllReduce,
-    }
+    Specialisation { element, element_bytes: bytes, op, world, kind: KernelKind::AllReduce }
 }
 
 /// None if there is no compiler.
