@@ -73,20 +73,22 @@ class Collectives:
                 source.nbytes // item,
                 dtype,
                 _REDUCTIONS.index(name),
+                None,
                 stream_handle(stream),
             )
 
     def all_gather(self, output: Any, tensor: Any, stream: Any = None) -> None:
         """Gathers the tensors of all ranks, concatenated in ``output``."""
-        source, dtype, item = _tensor(tensor, "tensor")
+        source, dtype, _ = _tensor(tensor, "tensor")
         target, other, _ = _tensor(output, "output")
         if other != dtype or target.nbytes != source.nbytes * self._group.nranks:
             raise invalid(
                 f"invalid output: must have the tensor's type and {self._group.nranks} times its size"
             )
         with engine_errors():
-            self._native.all_gather(
-                source.address, target.address, source.nbytes // item, dtype, stream_handle(stream)
+            inputs, outputs = [(source.address, source.nbytes)], [(target.address, target.nbytes)]
+            self._native.run(
+                "all_gather", dtype, 0, -1, None, None, inputs, outputs, None, stream_handle(stream)
             )
 
     def register(self, tensor: Any) -> None:

@@ -196,9 +196,28 @@ class DeviceGroup:
     @property
     def ordinal(self) -> int: ...
     def all_reduce(
-        self, source: int, target: int, count: int, dtype: int, reduce: int, stream: int
+        self,
+        source: int,
+        target: int,
+        count: int,
+        dtype: int,
+        reduce: int,
+        timeout: float | None,
+        stream: int,
     ) -> None: ...
-    def all_gather(self, source: int, target: int, count: int, dtype: int, stream: int) -> None: ...
+    def run(
+        self,
+        op: str,
+        dtype: int,
+        reduce: int,
+        peer: int,
+        counts: list[int] | None,
+        others: list[int] | None,
+        inputs: list[tuple[int, int]],
+        outputs: list[tuple[int, int]],
+        timeout: float | None,
+        stream: int,
+    ) -> None: ...
     def register(self, address: int, nbytes: int, keep: object) -> None: ...
     def is_registered(self, address: int, nbytes: int) -> bool: ...
     def synchronize(self, seconds: float) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from torchcomms._device import DeviceWork
 from torchcomms._work import TorchWork
 
 # How long the thread that completes futures waits for the next one.
@@ -110,7 +111,7 @@ class C10dWork(Work):
             future = self._future = self._gate.then(self._result_of)
         if self.is_completed():
             self._complete_future()
-        else:
+        elif not self._complete_on_stream():
             self._completer.complete(self)
         return future
 
@@ -121,6 +122,16 @@ class C10dWork(Work):
     def _result_of(self, _gate: object) -> list[torch.Tensor]:
         self.wait()
         return self._results
+
+    def _complete_on_stream(self) -> bool:
+        """Completes the future of works on a stream at once: what waits for it is ordered after that stream."""
+        works = [work for work in self._works if isinstance(work, DeviceWork)]
+        if not works or len(works) < len(self._works):
+            return False
+        assert self._gate is not None
+        with torch.cuda.stream(works[-1].stream):
+            self._gate.set_result(self._results)
+        return True
 
     def _complete_future(self) -> None:
         """Waits for the end, and completes the future."""

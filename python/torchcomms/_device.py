@@ -1,8 +1,8 @@
 """Collectives as kernels on CUDA devices, on torch's streams.
 
-All-reduces and all-gathers of CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture
-them. Everything else is staged through pinned host memory (:mod:`torchcomms._staging`), as is everything if a rank has no
-device, no compiler, or is on another host. Needs torch, so it is imported with the first communicator.
+Collectives of CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture them. Sends and
+receives are staged through pinned host memory (:mod:`torchcomms._staging`), as is everything if a rank has no device, no
+compiler, or is on another host. Needs torch, so it is imported with the first communicator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from ringfold import _native
 from ringfold._error import GroupError, PortError
 
-from torchcomms._task import Task, Tensors
+from torchcomms._task import Task, spans
 from torchcomms._work import TorchWork
 
 _log = logging.getLogger("torchcomms")
@@ -67,7 +67,10 @@ class Device:
     def takes(self, task: Task) -> bool:
         """Whether the device runs this task. All ranks answer alike for the same operation."""
         device = task.device
-        if device is None or device.type != "cuda" or task.native not in ("all_reduce", "all_gather"):
+        if task.native == "barrier":
+            # Otherwise the host waits, as for all barriers.
+            return is_capturing()
+        if device is None or device.type != "cuda" or task.is_transfer:
             return False
         if device != self._device:
             raise RuntimeError(
@@ -77,10 +80,8 @@ class Device:
 
     def issue(self, task: Task, async_op: bool) -> TorchWork:
         """Queues a task: on the current stream, or, with ``async_op``, on a stream of our own."""
-        if not task.outputs[0].numel():
-            return TorchWork()
         # During a capture, another stream would have to be joined to the captured one before the capture ends.
-        if not async_op or torch.cuda.is_current_stream_capturing():
+        if not async_op or is_capturing():
             # The raw handle: a stream object costs microseconds.
             self._queue(task, torch._C._cuda_getCurrentRawStream(self._device.index))
             return TorchWork()
@@ -92,7 +93,7 @@ class Device:
         for tensor in (*task.inputs, *task.outputs):
             # The allocator must not reuse it before the stream has come to here.
             tensor.record_stream(stream)
-        return DeviceWork(self._group, self._device, done)
+        return DeviceWork(self._group, self._device, stream, done)
 
     def synchronize(self) -> None:
         """Waits for all queued kernels.
@@ -120,31 +121,36 @@ class Device:
         return self._stream
 
     def _queue(self, task: Task, stream: int) -> None:
-        source = task.inputs[0]
-        count = source.nbytes // _BYTES[task.dtype]
         if task.native == "all_reduce":
-            target = task.outputs[0]
+            source = task.inputs[0]
             self._group.all_reduce(
-                source.data_ptr(), target.data_ptr(), count, task.dtype, task.reduce, stream
+                source.data_ptr(),
+                task.outputs[0].data_ptr(),
+                source.nbytes // _BYTES[task.dtype],
+                task.dtype,
+                task.reduce,
+                task.timeout,
+                stream,
             )
             return
-        if len(task.outputs) > 1:
-            self._gather_apart(task, source, task.outputs, count, stream)
-            return
-        whole = task.outputs[0]
-        if _overlap(source, whole) and source.data_ptr() != whole.data_ptr() + self._rank * source.nbytes:
-            source = source.clone()
-        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream)
-
-    def _gather_apart(
-        self, task: Task, source: torch.Tensor, parts: Tensors, count: int, stream: int
-    ) -> None:
-        """Gathers into one tensor per rank, through a temporary one for all."""
-        whole = torch.empty(source.nbytes * self._size, dtype=torch.uint8, device=self._device)
-        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream)
-        with torch.no_grad():
-            for part, piece in zip(parts, whole.view(self._size, -1)):
-                part.detach().view(-1).view(torch.uint8).copy_(piece)
+        inputs = task.inputs
+        if task.native == "all_gather" and len(task.outputs) == 1:
+            source, whole = inputs[0], task.outputs[0]
+            own = whole.data_ptr() + self._rank * source.nbytes
+            if source.data_ptr() != own and _overlap(source, whole):
+                inputs = (source.clone(),)
+        self._group.run(
+            task.native,
+            task.dtype,
+            task.reduce,
+            task.peer,
+            task.counts,
+            task.others,
+            spans(inputs),
+            spans(task.outputs),
+            task.timeout,
+            stream,
+        )
 
 
 # The devices that are not closed.
@@ -174,12 +180,20 @@ def synchronize_devices(seconds: float) -> None:
 class DeviceWork(TorchWork):
     """An operation on a stream of our own. ``wait()`` makes the current stream wait for it, not the host."""
 
-    __slots__ = ("_device", "_done")
+    __slots__ = ("_device", "_done", "stream")
 
-    def __init__(self, group: _native.DeviceGroup, device: torch.device, done: torch.cuda.Event) -> None:
+    def __init__(
+        self,
+        group: _native.DeviceGroup,
+        device: torch.device,
+        stream: torch.cuda.Stream,
+        done: torch.cuda.Event,
+    ) -> None:
         super().__init__(_PendingEvent(group, done))
         self._device = device
         self._done = done
+        self.stream = stream
+        """The stream that it is queued on."""
 
     def wait(self) -> None:
         """Orders later work of the current stream after it. Raises its error, if it is known."""
@@ -230,6 +244,11 @@ class _PendingEvent:
             # It was closed regularly.
             return None
         return None if failure is None or failure.kind == "left" else failure
+
+
+def is_capturing() -> bool:
+    """Whether the current stream is being captured in a CUDA graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _ordinal(device: torch.device | None) -> int:

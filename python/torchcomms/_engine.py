@@ -15,7 +15,7 @@ from torchcomms import _environment
 from torchcomms._address_exchange import open_exchange
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
-from torchcomms._device import Device, synchronize_devices
+from torchcomms._device import Device, is_capturing, synchronize_devices
 from torchcomms._hints import MEDIA
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
@@ -59,6 +59,8 @@ class Engine:
         # The device that runs collectives as kernels; gloo has none.
         self._wanted_device = None if backend == "gloo" else device
         self._device: Device | None = None
+        # Whether the device is opened with the first collective on one.
+        self._opens_late = False
         self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
         self._listener: _native.BootstrapListener | None = None
         self._handle: str | None = None
@@ -78,8 +80,11 @@ class Engine:
             self._device.close()
         self._device = None
         # All ranks call this together. Groups that restore memory after a failure cannot do that on a device.
-        if group is not None and self._backend != "gloo" and not self._options.enable_reconfigure:
-            self._device = Device.open(group, self._wanted_device, self._is_urgent)
+        has_devices = group is not None and self._backend != "gloo" and not self._options.enable_reconfigure
+        wanted = self._wanted_device
+        self._opens_late = has_devices and (wanted is None or wanted.type != "cuda")
+        if group is not None and has_devices and not self._opens_late:
+            self._device = Device.open(group, wanted, self._is_urgent)
 
     @property
     def name(self) -> str:
@@ -106,6 +111,8 @@ class Engine:
     def issue(self, call: Call) -> TorchWork:
         group = self._group or self._require_group()
         task = Task(call, self.rank, self.size)
+        if self._opens_late and task.device is not None and not task.is_transfer:
+            self._open_device(group, task.device)
         if self._device is not None and self._device.takes(task):
             return self._queue(self._device, task, call.async_op)
         if self._is_staging or task.device is not None:
@@ -131,6 +138,16 @@ class Engine:
         except GroupError as error:
             return _failed(error)
         return _joint_work(pending, async_op)
+
+    def _open_device(self, group: _native.Group, device: torch.device) -> None:
+        """Connects the devices, with the first collective on CUDA tensors, which all ranks call together."""
+        if device.type == "cuda" and is_capturing():
+            raise RuntimeError(
+                "unsupported in a CUDA graph: the first collective of a group on CUDA tensors. Run one before the capture"
+            )
+        self._join_queues()
+        self._opens_late = False
+        self._device = Device.open(group, device, self._is_urgent)
 
     def _queue(self, device: Device, task: Task, async_op: bool) -> TorchWork:
         """Queues a collective on the device, after the staged ones that were issued before."""

@@ -48,8 +48,8 @@ class Task:
 
     def native_arguments(self) -> NativeArguments:
         """The arguments for the native module. The tensors have to live until the end."""
-        inputs = _spans(self.inputs)
-        outputs = inputs if self.inputs is self.outputs else _spans(self.outputs)
+        inputs = spans(self.inputs)
+        outputs = inputs if self.inputs is self.outputs else spans(self.outputs)
         return (
             self.native,
             self.dtype,
@@ -111,7 +111,8 @@ class Task:
         return dtype
 
 
-def _spans(tensors: Tensors) -> Spans:
+def spans(tensors: Tensors) -> Spans:
+    """Address and size of each tensor."""
     spans = []
     for tensor in tensors:
         address, nbytes = tensor.data_ptr(), tensor.nbytes

@@ -1,28 +1,29 @@
 //! The shared memory and kernels of collectives between CUDA devices.
 //!
 //! Each rank has an arena in device memory, which all others have mapped: flags, packets and staging areas, see
-//! `kernels/collectives.cu`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
+//! `kernels/arena.cuh`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
 //! use its address.
 
 mod kernels;
+mod launch;
 mod layout;
 mod offer;
 
-pub use kernels::{FoldKernels, Specialisation};
+pub use kernels::{FoldKernels, KernelKind, Specialisation};
+pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
 use crate::event::Event;
-use crate::function::Dim3;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, buffer_id};
 use crate::limits::ZEROING_MAX;
 use crate::port::abort_page::AbortPage;
 use crate::stream::Stream;
-use layout::{ArenaLayout, SLOT_SHIFT, SLOTS_MAX, THREADS};
+use layout::{ArenaLayout, SLOT_SHIFT, SLOTS_MAX};
 use offer::ArenaRecord;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -61,32 +62,6 @@ struct RegisteredSlot {
     _own: DeviceMemory,
     /// Keeps the peers' memory open.
     _peers: Vec<PeerMemory>,
-}
-
-/// The arguments of a collective. Counts and offsets are in elements of the kernel's type.
-#[derive(Clone, Copy, Debug)]
-pub struct FoldCall<'a> {
-    /// The memory to read.
-    pub source: &'a DeviceMemory,
-    /// The memory to write.
-    pub target: &'a DeviceMemory,
-    /// Elements of the source.
-    pub count: u64,
-    /// The part that this rank computes for all.
-    pub fold: FoldRange,
-    /// Hash of the operation; equal on all ranks.
-    pub fingerprint: u64,
-}
-
-/// The part of a collective that one rank computes for all.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct FoldRange {
-    /// The first element in all sources.
-    pub source: u64,
-    /// The first element in all targets.
-    pub target: u64,
-    /// The number of elements.
-    pub count: u64,
 }
 
 impl PeerMemory {
@@ -187,9 +162,8 @@ impl DeviceArena {
     }
 
     /// Slot and offset of registered memory, encoded for the kernels; 0 if it is not registered.
-    fn code(&self, memory: &DeviceMemory) -> u64 {
+    fn code(&self, address: u64, bytes: u64) -> u64 {
         let slots = self.slots.lock();
-        let (address, bytes) = (memory.address(), memory.len() as u64);
         let covers = |slot: &RegisteredSlot| {
             address >= slot.start
                 && address - slot.start <= slot.bytes
@@ -204,59 +178,7 @@ impl DeviceArena {
 
     /// Whether a tensor of this rank is in registered memory.
     pub fn is_registered(&self, memory: &DeviceMemory) -> bool {
-        self.code(memory) != 0
-    }
-
-    /// Queues a collective. All ranks must queue the same collectives in the same order.
-    ///
-    /// As for copies, the creator of the [`DeviceMemory`] promises that no work uses it meanwhile that is not ordered
-    /// with the stream.
-    pub fn launch(
-        &self,
-        kernels: &FoldKernels,
-        call: &FoldCall<'_>,
-        stream: &Stream,
-    ) -> Result<(), CudaError> {
-        let specialisation = kernels.specialisation();
-        let element = specialisation.element_bytes as u64;
-        let world = self.world() as u64;
-        let (source, target) = (call.source, call.target);
-        let wanted = call.count * element;
-        let gathered = if specialisation.is_gather { wanted * world } else { wanted };
-        let is_whole = source.len() as u64 >= wanted && target.len() as u64 >= gathered;
-        let is_aligned = source.address().is_multiple_of(element) && target.address().is_multiple_of(element);
-        let is_here = [source, target].iter().all(|memory| memory.ordinal() == Some(self.gpu.ordinal()));
-        if !is_whole || !is_aligned || !is_here || specialisation.world != self.world() {
-            return Err(CudaError::Argument(format!(
-                "invalid memory for a collective: {source:?} and {target:?} for {call:?}"
-            )));
-        }
-        let packets = wanted.div_ceil(8);
-        let is_small = wanted <= self.layout.packet_bytes() as u64;
-        let (source_code, target_code) =
-            if is_small { (0, 0) } else { (self.code(source), self.code(target)) };
-        let mut parameters = Vec::with_capacity(16 * 8 + self.arenas.len() * 8);
-        let FoldRange { source: fold_source, target: fold_target, count: fold_count } = call.fold;
-        for word in [source.address(), target.address(), call.count, fold_source, fold_target, fold_count]
-            .into_iter()
-            .chain([source_code, target_code, call.fingerprint, self.table.address(), self.page_address])
-            .chain(self.arenas.iter().map(PeerMemory::address))
-            .chain([self.rank as u64])
-        {
-            parameters.extend_from_slice(&word.to_ne_bytes());
-        }
-        let (function, blocks, threads) = if is_small {
-            let threads = (packets as u32).next_multiple_of(32).min(THREADS);
-            (&kernels.small, (packets as u32).div_ceil(THREADS).min(self.blocks_max), threads)
-        } else {
-            let mine = if specialisation.is_gather { wanted } else { wanted.div_ceil(world) };
-            let blocks = mine.div_ceil(u64::from(THREADS) * 16).clamp(1, u64::from(self.blocks_max));
-            (&kernels.bulk, blocks as u32, THREADS)
-        };
-        let (grid, block) = (Dim3 { x: blocks, y: 1, z: 1 }, Dim3 { x: threads, y: 1, z: 1 });
-        // SAFETY: the parameters are those of `Params` in the source, for this world; arenas, table and page live as long as
-        // this, which waits for the kernels before it is dropped; source and target have the sizes that the kernel uses.
-        unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }
+        self.code(memory.address(), memory.len() as u64) != 0
     }
 
     /// Queues a copy of the whole of `from`.
@@ -267,7 +189,7 @@ impl DeviceArena {
         if to.address() == from.address() {
             return Ok(());
         }
-        // SAFETY: both are allocated, by the promise of their creators (see `launch`).
+        // SAFETY: both are allocated, by the promise of their creators (see `all_reduce`).
         unsafe { stream.copy(to.address(), from.address(), from.len()) }
     }
 

@@ -50,7 +50,7 @@ impl Layout {
     }
 
     /// A fingerprint that covers the layout, as far as all ranks know it.
-    pub(crate) fn add_to_fingerprint(&self, fingerprint: u64) -> u64 {
+    pub fn add_to_fingerprint(&self, fingerprint: u64) -> u64 {
         match self {
             Self::Even => fingerprint,
             Self::Parts(sizes) => sizes.iter().copied().fold(mix(fingerprint, 1), mix),

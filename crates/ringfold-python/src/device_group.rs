@@ -7,7 +7,7 @@ use crate::call::{drop_detached, duration, try_detached};
 use crate::cuda_compiler::add_search_dirs;
 use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
-use crate::group::{Group, element_type, reduce_op};
+use crate::group::{Group, element_type, operation, optional_duration, reduce_op};
 use core::any::Any;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -57,8 +57,10 @@ impl DeviceGroup {
         count: usize,
         dtype: u8,
         reduce: u8,
+        timeout: Option<f64>,
         stream: usize,
     ) -> PyResult<()> {
+        let timeout = optional_duration(py, timeout)?;
         let (group, dtype, op) = (self.open_group(py)?, element_type(py, dtype)?, reduce_op(py, reduce)?);
         let bytes = count * dtype.bytes();
         try_detached(py, || {
@@ -66,26 +68,36 @@ impl DeviceGroup {
             let from = lend(source, bytes, ())?;
             // In place, the driver is asked once whose memory it is.
             let to = if target == source { from.clone() } else { lend(target, bytes, ())? };
-            group.all_reduce(&from, &to, dtype, op, &borrow_stream(&group, stream)?)
+            group.all_reduce(&from, &to, dtype, op, &borrow_stream(&group, stream)?, timeout)
         })
     }
 
-    /// Queues an all-gather of `count` elements of each rank.
-    fn all_gather(
+    /// Queues a collective, with the arguments of `Group.run`.
+    #[expect(clippy::too_many_arguments, reason = "as for all_reduce")]
+    fn run(
         &self,
         py: Python<'_>,
-        source: u64,
-        target: u64,
-        count: usize,
+        op: &str,
         dtype: u8,
+        reduce: u8,
+        peer: i64,
+        counts: Option<Vec<usize>>,
+        others: Option<Vec<usize>>,
+        inputs: Vec<(u64, usize)>,
+        outputs: Vec<(u64, usize)>,
+        timeout: Option<f64>,
         stream: usize,
     ) -> PyResult<()> {
         let (group, dtype) = (self.open_group(py)?, element_type(py, dtype)?);
-        let bytes = count * dtype.bytes();
+        let op = operation(py, op, reduce, peer, counts, others, 0)?;
+        let timeout = optional_duration(py, timeout)?;
         try_detached(py, || {
             let _current = group.gpu()?.make_current()?;
-            let (source, target) = (lend(source, bytes, ())?, lend(target, bytes * group.world(), ())?);
-            group.all_gather(&source, &target, dtype, &borrow_stream(&group, stream)?)
+            let lend_all = |spans: &[(u64, usize)]| {
+                spans.iter().map(|(address, bytes)| lend(*address, *bytes, ())).collect::<Result<Vec<_>, _>>()
+            };
+            let (from, to) = (lend_all(&inputs)?, lend_all(&outputs)?);
+            group.run(&op, dtype, &from, &to, &borrow_stream(&group, stream)?, timeout)
         })
     }
 

@@ -220,7 +220,7 @@ pub(crate) fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 }
 
 #[inline]
-fn operation(
+pub(crate) fn operation(
     py: Python<'_>,
     name: &str,
     reduce: u8,

@@ -10,10 +10,12 @@ mod agreement;
 mod element;
 mod folds;
 mod launch_queue;
+mod stretches;
 
 use crate::error::invalid;
+use crate::group::{BufferLengths, RankContext};
 use crate::limits::deadline_after;
-use crate::{Error, Group};
+use crate::{Error, Group, GroupOp};
 use agreement::agree;
 use core::time::Duration;
 use element::KernelElement;
@@ -21,20 +23,22 @@ use folds::Folds;
 use launch_queue::LaunchQueue;
 use parking_lot::Mutex;
 use ringfold_cuda::device_arena::{
-    ArenaOffer, DeviceArena, FoldCall, FoldKernels, MemoryOffer, Specialisation,
+    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, MemoryOffer,
+    Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
 use ringfold_cuda::{CudaError, DeviceMemory, Gpu, Stream};
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::{Cause, WaitingPeer};
-use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use stretches::{Stretch, Stretches};
 
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
@@ -111,7 +115,7 @@ impl DeviceGroup {
         Ok(Ok(Self { group: group.clone(), arena: Some(arena), folds, queue, compiler, cache }))
     }
 
-    /// Queues an all-reduce. Source and target may be the same memory.
+    /// Queues an all-reduce. Source and target may be the same memory. With a `timeout`, its kernels wait so long for a rank.
     pub fn all_reduce(
         &self,
         source: &DeviceMemory,
@@ -119,7 +123,9 @@ impl DeviceGroup {
         dtype: DType,
         op: ReduceOp,
         stream: &Stream,
+        timeout: Option<Duration>,
     ) -> Result<(), Error> {
+        let timeout = timeout.unwrap_or_default();
         let name = element::operation(op, dtype)?;
         let element = element::reduced(dtype);
         if source.len() != target.len() {
@@ -133,37 +139,80 @@ impl DeviceGroup {
             return Err(invalid!("invalid buffers: source and target overlap, but are not the same"));
         }
         let count = self.count(source, dtype, element)?;
+        if count == 0 {
+            return self.check();
+        }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
-        self.queue(&descriptor, (element, name), (source, target), count, stream)
+        let fold = self.folds.of(&descriptor)?;
+        let common = CallOptions { fingerprint: descriptor.fingerprint(Algorithm::OneShot, 0), timeout };
+        let call = AllReduceCall { source, target, count, fold, common };
+        self.queue(KernelKind::AllReduce, (element, name), [source, target], stream, |arena, kernels| {
+            match kernels {
+                Some(kernels) => arena.all_reduce(kernels, &call, stream),
+                None => arena.copy(target, source, stream),
+            }
+        })
     }
 
-    /// Queues an all-gather. The source may be this rank's part of the target.
-    pub fn all_gather(
+    /// Queues a collective other than a transfer, as [`Group::run_slices`] runs it on the host.
+    ///
+    /// Input and output are one buffer each, one per rank, or none; in place they are the same.
+    pub fn run(
         &self,
-        source: &DeviceMemory,
-        target: &DeviceMemory,
+        op: &GroupOp,
         dtype: DType,
+        input: &[DeviceMemory],
+        output: &[DeviceMemory],
         stream: &Stream,
+        timeout: Option<Duration>,
     ) -> Result<(), Error> {
-        let element = element::moved(dtype);
-        let world = self.group.world();
-        if source.len() * world != target.len() {
-            return Err(invalid!(
-                "invalid buffers: the source has {} bytes on each of {world} ranks, the target {}",
-                source.len(),
-                target.len()
-            ));
+        if let (GroupOp::AllReduce(op), [source], [target]) = (op, input, output) {
+            return self.all_reduce(source, target, dtype, *op, stream, timeout);
         }
-        let own_part = target.address() + (source.len() * self.group.rank()) as u64;
-        if source.address() != own_part && overlap(source, target) {
-            return Err(invalid!(
-                "invalid buffers: the source overlaps the target, but is not this rank's part of it"
-            ));
+        let timeout = timeout.unwrap_or_default();
+        if matches!(op, GroupOp::Send { .. } | GroupOp::Recv { .. }) {
+            return Err(invalid!("unsupported operation {} on CUDA devices", op.name()));
         }
-        let count = self.count(source, dtype, element)?;
-        let whole = Descriptor::all_reduce(count * world as u64, dtype, ReduceOp::Sum);
-        let descriptor = whole.with_collective(Collective::AllGather);
-        self.queue(&descriptor, (element, "Sum"), (source, target), count, stream)
+        let (me, world) = (self.group.rank(), self.group.world());
+        let bytes = |buffers: &[DeviceMemory]| buffers.iter().map(DeviceMemory::len).collect::<Vec<_>>();
+        let (inputs, outputs) = (bytes(input), bytes(output));
+        let lengths = BufferLengths::OutOfPlace { input: inputs.iter().sum(), output: outputs.iter().sum() };
+        let context = RankContext { me, world };
+        let request = context.request(op, dtype, lengths)?;
+        context.check_pieces(op, &request, &inputs, &outputs)?;
+        let stretch =
+            |memory: &DeviceMemory| Stretch { address: memory.address(), bytes: memory.len() as u64 };
+        let stretches = |buffers: &[DeviceMemory]| buffers.iter().map(stretch).collect::<Vec<_>>();
+        let all = Stretches::of(&request, (me, world), &stretches(input), &stretches(output))?;
+        let (kind, element) = if all.is_fold {
+            (KernelKind::Fold, (element::reduced(dtype), element::operation(request.descriptor.op, dtype)?))
+        } else {
+            (KernelKind::Move, (element::moved(dtype), "Sum"))
+        };
+        if all.agreed == Some(0) && !matches!(op, GroupOp::Barrier) {
+            return self.check();
+        }
+        let pairs =
+            |stretches: &[Stretch]| stretches.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>();
+        let (gives, takes) = (pairs(&all.gives), pairs(&all.takes));
+        let fingerprint = request.descriptor.fingerprint(Algorithm::OneShot, 0);
+        let common = CallOptions { fingerprint: request.layout.add_to_fingerprint(fingerprint), timeout };
+        let memory: Vec<_> = input.iter().chain(output).collect();
+        let call = ExchangeCall {
+            memory: &memory,
+            gives: &gives,
+            takes: &takes,
+            is_alike: all.is_alike,
+            agreed: all.agreed,
+            common,
+        };
+        self.queue(kind, element, memory.iter().copied(), stream, |arena, kernels| match kernels {
+            Some(kernels) => arena.exchange(kernels, &call, stream),
+            None => match (input, output) {
+                ([source], [target]) => arena.copy(target, source, stream),
+                _ => Ok(()),
+            },
+        })
     }
 
     /// Registers memory: a collective call. All ranks then access tensors in this memory in place.
@@ -268,38 +317,33 @@ impl DeviceGroup {
         Ok(elements as u64 * element.parts)
     }
 
-    fn queue(
+    /// Queues what `launch` launches, after all calls before; it gets no kernels if this rank is alone.
+    fn queue<'a>(
         &self,
-        descriptor: &Descriptor,
+        kind: KernelKind,
         (element, op): (KernelElement, &'static str),
-        (source, target): (&DeviceMemory, &DeviceMemory),
-        count: u64,
+        operands: impl IntoIterator<Item = &'a DeviceMemory>,
         stream: &Stream,
+        launch: impl FnOnce(&DeviceArena, Option<&FoldKernels>) -> Result<(), CudaError>,
     ) -> Result<(), Error> {
         self.check()?;
-        if count == 0 {
-            return Ok(());
-        }
         let arena = self.arena()?;
         let _current = arena.gpu().make_current()?;
         let capture = stream.capture()?;
         // Locked until the call is queued: other threads queue after it.
         let mut queue = self.queue.lock();
         queue.join(stream, capture)?;
-        if self.group.world() == 1 {
-            arena.copy(target, source, stream)?;
+        let world = self.group.world();
+        if world == 1 {
+            launch(arena, None)?;
         } else {
-            let is_gather = descriptor.collective == Collective::AllGather;
-            let world = self.group.world();
-            let wanted =
-                Specialisation { element: element.name, element_bytes: element.bytes, op, world, is_gather };
-            let kernels = self.kernels(&mut queue, &wanted)?;
-            let fingerprint = descriptor.fingerprint(Algorithm::OneShot, 0);
-            let fold = self.folds.of(descriptor)?;
-            arena.launch(&kernels, &FoldCall { source, target, count, fold, fingerprint }, stream)?;
+            let (element, element_bytes) = (element.name, element.bytes);
+            let kernels =
+                self.kernels(&mut queue, &Specialisation { element, element_bytes, op, world, kind })?;
+            launch(arena, Some(&kernels))?;
         }
         match capture {
-            None => queue.push(arena.gpu(), stream, [source.clone(), target.clone()]),
+            None => queue.push(arena.gpu(), stream, operands.into_iter().cloned().collect()),
             Some(capture) => queue.push_captured(arena.gpu(), stream, capture),
         }
     }

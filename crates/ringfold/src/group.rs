@@ -23,6 +23,7 @@ pub use address_exchange::AddressExchange;
 pub use bootstrap::Bootstrap;
 pub use bootstrap_listener::BootstrapListener;
 pub use builder::{GroupBuilder, Media};
+pub(crate) use operation::{BufferLengths, OperationRequest, RankContext};
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use retired::finish_retired;
 pub use vocabulary::{OPERATIONS, OpArguments};

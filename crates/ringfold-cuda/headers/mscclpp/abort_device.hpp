@@ -108,9 +108,10 @@ MSCCLPP_DEVICE_INLINE void report(AbortPage* page, int error, int peer, uint32_t
 // is set. Most polls cost one addition each; the clock is read now and then, and the page rarely.
 class SpinGuard {
  public:
-  // A null page means the process's page.
-  MSCCLPP_DEVICE_INLINE SpinGuard(AbortPage* page, int error, int peer, int64_t maxSpinCount)
+  // A null page means the process's page; `limitNs` is a time limit instead of the page's, if it is not 0.
+  MSCCLPP_DEVICE_INLINE SpinGuard(AbortPage* page, int error, int peer, int64_t maxSpinCount, uint64_t limitNs = 0)
       : page_(page),
+        limitNs_(limitNs),
         startNs_(0),
         polls_(0),
         maxPolls_(static_cast<uint64_t>(maxSpinCount)),
@@ -155,6 +156,7 @@ class SpinGuard {
         detail::loadRelaxedSys2(&page->lines[detail::warpNumber() % AbortPage::count].flag, flag, limitNs);
         if (flag != 0) return true;
       }
+      if (limitNs_ != 0) limitNs = limitNs_;
       if (waitedNs < (limitNs == 0 ? detail::spinDefaultNs : limitNs)) return false;
     }
     detail::report(page_, error_, peer_, 0, waitedNs);
@@ -162,6 +164,7 @@ class SpinGuard {
   }
 
   AbortPage* page_;
+  uint64_t limitNs_;
   uint64_t startNs_;
   uint64_t polls_;
   uint64_t maxPolls_;

@@ -13,15 +13,34 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-const SOURCE: &str = include_str!("../../kernels/collectives.cu");
 const HEADERS: &[(&str, &str)] = &[
     ("access.cuh", include_str!("../../kernels/access.cuh")),
+    ("arena.cuh", include_str!("../../kernels/arena.cuh")),
     ("element.cuh", include_str!("../../kernels/element.cuh")),
 ];
-const NAME: &str = "collectives.cu";
 
 /// No fused multiply-add: results must be bit-identical to those of the CPU kernels.
 const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+
+/// What a kernel does with the operands of the ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KernelKind {
+    /// Each rank gets the fold of all ranks' operands.
+    AllReduce,
+    /// Each rank folds what the ranks give to it.
+    Fold,
+    /// Each rank stores what the ranks give to it.
+    Move,
+}
+
+impl KernelKind {
+    fn source(self) -> (&'static str, &'static str) {
+        match self {
+            Self::AllReduce => ("all_reduce.cu", include_str!("../../kernels/all_reduce.cu")),
+            Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
+        }
+    }
+}
 
 /// The parameters of a compilation. Names are those of `element.cuh`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,8 +53,8 @@ pub struct Specialisation {
     pub op: &'static str,
     /// The number of ranks.
     pub world: usize,
-    /// Whether it is an all-gather rather than an all-reduce.
-    pub is_gather: bool,
+    /// What is done with the operands.
+    pub kind: KernelKind,
 }
 
 /// The loaded kernels of a specialisation.
@@ -95,9 +114,10 @@ impl Specialisation {
         }
         let options: Vec<String> = OPTIONS.iter().map(|option| (*option).to_owned()).collect();
         let defines = self.macros();
+        let (name, source) = self.kind.source();
         let request = CompileRequest {
-            source: SOURCE,
-            name: NAME,
+            source,
+            name,
             arch,
             defines: &defines,
             include_dirs: &[],
@@ -118,16 +138,20 @@ impl Specialisation {
         macros.push(text("RF_WORLD", &self.world.to_string()));
         macros.push(text("RF_ELEMENT", self.element));
         macros.push(text("RF_OP", self.op));
-        macros.push(text("RF_GATHER", if self.is_gather { "1" } else { "0" }));
+        macros.push(text("RF_FOLD", if self.kind == KernelKind::Fold { "1" } else { "0" }));
         macros
     }
 
     /// A file name that depends on everything that the code depends on.
     fn file_name(&self, arch: &str, version: (i32, i32)) -> String {
         let mut hash = DefaultHasher::new();
-        (SOURCE, HEADERS, headers::HEADERS, OPTIONS, self.macros(), version).hash(&mut hash);
+        (self.kind.source(), HEADERS, headers::HEADERS, OPTIONS, self.macros(), version).hash(&mut hash);
         let Self { element, op, world, .. } = self;
-        let what = if self.is_gather { "gather" } else { op };
+        let what = match self.kind {
+            KernelKind::AllReduce => format!("all-reduce-{op}"),
+            KernelKind::Fold => format!("fold-{op}"),
+            KernelKind::Move => "move".to_owned(),
+        };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }
 }

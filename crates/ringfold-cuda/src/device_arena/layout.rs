@@ -91,6 +91,7 @@ impl ArenaLayout {
             bytes("RF_STAGING_BYTES", self.staging_bytes),
             number("RF_FLAG_STRIDE", FLAG_STRIDE as u32),
             number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
+            number("RF_MAILBOX_BYTES", MAILBOX_BYTES as u32),
             number("RF_SLOT_SHIFT", SLOT_SHIFT),
             number("RF_THREADS", THREADS),
         ]

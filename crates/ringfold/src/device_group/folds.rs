@@ -1,8 +1,8 @@
 //! Derives what each rank's kernel computes from the plans of the host.
 
 use crate::Error;
+use core::ops::Range;
 use parking_lot::Mutex;
-use ringfold_cuda::device_arena::FoldRange;
 use ringfold_plan::choice;
 use ringfold_plan::fused::{self, Fold};
 use ringfold_plan::layout::Layout;
@@ -17,7 +17,7 @@ const KEPT_MAX: usize = 4096;
 pub(super) struct Folds {
     me: usize,
     shape: GroupShape,
-    kept: Mutex<HashMap<Descriptor, FoldRange>>,
+    kept: Mutex<HashMap<Descriptor, Range<u64>>>,
 }
 
 impl Folds {
@@ -26,19 +26,19 @@ impl Folds {
         Self { me, shape, kept: Mutex::default() }
     }
 
-    pub(super) fn of(&self, descriptor: &Descriptor) -> Result<FoldRange, Error> {
+    pub(super) fn of(&self, descriptor: &Descriptor) -> Result<Range<u64>, Error> {
         let mut kept = self.kept.lock();
         if let Some(range) = kept.get(descriptor) {
-            return Ok(*range);
+            return Ok(range.clone());
         }
         let all = plan(descriptor, &self.shape)?;
-        let range = range(descriptor, &all, self.me).ok_or_else(|| {
+        let range = range(&all, self.me).ok_or_else(|| {
             Error::Internal(format!("no kernel computes {descriptor} as {:?}", all[self.me]))
         })?;
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
-        kept.insert(*descriptor, range);
+        kept.insert(*descriptor, range.clone());
         Ok(range)
     }
 }
@@ -59,23 +59,19 @@ fn plan(descriptor: &Descriptor, shape: &GroupShape) -> Result<Vec<Vec<Fold>>, E
     Ok(fused::share(&folds))
 }
 
-/// One rank's fold, if the kernels can compute it: at most one fold, from all ranks in order or from this rank alone, to
-/// all ranks.
-fn range(descriptor: &Descriptor, all: &[Vec<Fold>], me: usize) -> Option<FoldRange> {
+/// One rank's part, if the kernels can compute it: at most one fold, from all ranks in order, to all ranks.
+fn range(all: &[Vec<Fold>], me: usize) -> Option<Range<u64>> {
     let fold = match &all[me][..] {
-        [] => return Some(FoldRange::default()),
+        [] => return Some(0..0),
         [fold] => fold,
         _ => return None,
     };
-    let ranks =
-        |stretches: &[fused::RankOffset]| stretches.iter().map(|s| s.rank.index()).collect::<Vec<_>>();
-    let all_ranks: Vec<_> = (0..all.len()).collect();
-    let sources = if descriptor.collective == Collective::AllReduce { all_ranks.clone() } else { vec![me] };
-    let (source, target) = (fold.sources[0].offset, fold.targets[0].offset);
-    let is_alike =
-        fold.sources.iter().all(|s| s.offset == source) && fold.targets.iter().all(|t| t.offset == target);
-    let is_known = ranks(&fold.sources) == sources && ranks(&fold.targets) == all_ranks && is_alike;
-    is_known.then_some(FoldRange { source, target, count: fold.count })
+    let start = fold.sources[0].offset;
+    let are_all = |stretches: &[fused::RankOffset]| {
+        stretches.len() == all.len()
+            && stretches.iter().enumerate().all(|(rank, at)| at.rank.index() == rank && at.offset == start)
+    };
+    (are_all(&fold.sources) && are_all(&fold.targets)).then(|| start..start + fold.count)
 }
 
 #[cfg(test)]
@@ -89,20 +85,29 @@ mod tests {
         for world in 1..=16 {
             for count in [1, 5, 1000, 1 << 33] {
                 let reduce = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
-                let whole = count * world as u64;
-                let gather = Descriptor::all_reduce(whole, DType::U8, ReduceOp::Sum)
-                    .with_collective(Collective::AllGather);
-                let (mut next, mut gathered) = (0, 0);
+                let mut next = 0;
                 for me in 0..world {
-                    let folds = Folds::new(me, world);
-                    let FoldRange { source, target, count: mine } = folds.of(&reduce).unwrap();
-                    assert!(mine == 0 || (source, target) == (next, next), "{world} ranks, {count} elements");
-                    next += mine;
-                    let range = folds.of(&gather).unwrap();
-                    assert_eq!(range, FoldRange { source: 0, target: gathered, count });
-                    gathered += count;
+                    let range = Folds::new(me, world).of(&reduce).unwrap();
+                    assert!(range.is_empty() || range.start == next, "{world} ranks, {count} elements");
+                    next += range.end - range.start;
                 }
                 assert_eq!(next, count);
+            }
+        }
+    }
+
+    /// The kernels fold what the ranks give in rank order; so do the plans of the host.
+    #[test]
+    fn parts_are_folded_in_rank_order() {
+        for world in 2..=16 {
+            let shape = GroupShape { hosts: vec![0; world], ..GroupShape::uniform(world) };
+            let root = Rank::from_index(world - 1);
+            for collective in [Collective::ReduceScatter, Collective::Reduce { root }] {
+                let whole = Descriptor::all_reduce(1000 * world as u64, DType::F32, ReduceOp::Sum);
+                for fold in plan(&whole.with_collective(collective), &shape).unwrap().iter().flatten() {
+                    let order: Vec<_> = fold.sources.iter().map(|source| source.rank.index()).collect();
+                    assert!(order.iter().copied().eq(0..world), "{collective:?}: {order:?}");
+                }
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct LaunchQueue {
 
 struct QueuedCall {
     end: Event,
-    _operands: [DeviceMemory; 2],
+    _operands: Vec<DeviceMemory>,
 }
 
 impl LaunchQueue {
@@ -46,7 +46,7 @@ impl LaunchQueue {
         &mut self,
         gpu: &Gpu,
         stream: &Stream,
-        operands: [DeviceMemory; 2],
+        operands: Vec<DeviceMemory>,
     ) -> Result<(), Error> {
         let end = self.event(gpu)?;
         stream.record(&end)?;

@@ -159,29 +159,29 @@ pub struct Operation {
 
 /// The rank of this process and the number of ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RankContext {
-    pub(super) me: usize,
-    pub(super) world: usize,
+pub(crate) struct RankContext {
+    pub(crate) me: usize,
+    pub(crate) world: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BufferLengths {
+pub(crate) enum BufferLengths {
     InPlace(usize),
     OutOfPlace { input: usize, output: usize },
 }
 
 /// A checked operation, in terms of the protocol.
 #[derive(Clone, Debug)]
-pub(super) struct OperationRequest {
-    pub(super) descriptor: Descriptor,
-    pub(super) layout: Layout,
-    pub(super) buffer_use: BufferUse,
+pub(crate) struct OperationRequest {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) layout: Layout,
+    pub(crate) buffer_use: BufferUse,
     /// The tag of a transfer.
-    pub(super) tag: TransferTag,
+    pub(crate) tag: TransferTag,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BufferUse {
+pub(crate) enum BufferUse {
     ReadWrite,
     Read,
     Write,
@@ -194,7 +194,7 @@ struct RequiredCounts {
 }
 
 impl RankContext {
-    pub(super) fn request(
+    pub(crate) fn request(
         &self,
         op: &GroupOp,
         dtype: DType,
@@ -241,7 +241,7 @@ impl RankContext {
     /// Checks a list of buffers: it must have one per rank, of the length of that rank's part.
     ///
     /// `input` and `output` are the lengths of the buffers in bytes.
-    pub(super) fn check_pieces(
+    pub(crate) fn check_pieces(
         &self,
         op: &GroupOp,
         request: &OperationRequest,

@@ -366,7 +366,7 @@ def threads_of_one_process(world: int) -> None:
                     if is_registered and count == LARGE:
                         device.register(tensor.data_ptr(), tensor.nbytes, tensor)
                     address = tensor.data_ptr()
-                    device.all_reduce(address, address, count, numbers[dtype], 0, stream.cuda_stream)
+                    device.all_reduce(address, address, count, numbers[dtype], 0, None, stream.cuda_stream)
                     stream.synchronize()
             group.run("barrier", 0, 0, -1, None, None, [], [], None)
             for (dtype, count), tensor in zip(cases, tensors):

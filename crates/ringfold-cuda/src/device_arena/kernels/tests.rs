@@ -1,13 +1,7 @@
 use super::*;
 
 fn specialisation(element: &'static str, bytes: usize, op: &'static str, world: usize) -> Specialisation {
-    Specialisation {
-        element,
-        element_bytes: bytes,
-        op,
-        world,
-        is_gather: op == "Sum" && element.starts_with('U'),
-    }
+    Specialisation { element, element_bytes: bytes, op, world, kind: KernelKind::AllReduce }
 }
 
 /// None if there is no compiler.
@@ -37,8 +31,11 @@ fn every_element_and_operation_compiles() {
         ("F64", 8, "Prod", 2),
         ("U32", 4, "Sum", 4),
     ] {
-        let image = specialisation(element, bytes, op, world).image("sm_90", compiler, None);
-        assert!(image.unwrap().starts_with(b"\x7fELF"), "{element} {op}");
+        for kind in [KernelKind::AllReduce, KernelKind::Fold, KernelKind::Move] {
+            let wanted = Specialisation { kind, ..specialisation(element, bytes, op, world) };
+            let image = wanted.image("sm_90", compiler, None);
+            assert!(image.unwrap().starts_with(b"\x7fELF"), "{element} {op} {kind:?}");
+        }
     }
     let ptx = specialisation("F32", 4, "Sum", 4).image("compute_80", compiler, None).unwrap();
     assert!(String::from_utf8_lossy(&ptx).contains("ringfold_bulk"));
@@ -67,7 +64,7 @@ fn file_names_differ_for_different_code() {
         name(base, "sm_80", (13, 0)),
         name(base, "sm_90", (12, 9)),
         name(Specialisation { world: 5, ..base }, "sm_90", (13, 0)),
-        name(Specialisation { is_gather: true, ..base }, "sm_90", (13, 0)),
+        name(Specialisation { kind: KernelKind::Move, ..base }, "sm_90", (13, 0)),
     ];
     assert!((0..all.len()).all(|a| (0..a).all(|b| all[a] != all[b])), "{all:?}");
 }
