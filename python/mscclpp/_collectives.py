@@ -92,10 +92,19 @@ class Collectives:
             )
 
     def register(self, tensor: Any) -> None:
-        """Registers a tensor, which is then read and written in place. All ranks call this together."""
+        """Registers the memory of a tensor, which is then read and written in place, with the first operation on it.
+
+        Memory that operations use is registered by itself, from the second operation on.
+        """
         where = _device_span(tensor, "tensor")
         with engine_errors():
-            self._native.register(where.address, where.nbytes, where.keep)
+            self._native.register(where.address, where.nbytes)
+
+    def deregister(self, tensor: Any) -> None:
+        """Makes the other ranks close the memory of a tensor, unless a CUDA graph uses it."""
+        where = _device_span(tensor, "tensor")
+        with engine_errors():
+            self._native.deregister(where.address, where.nbytes)
 
     def failure(self) -> str | None:
         """Why the collectives failed; None while they work."""

@@ -131,12 +131,21 @@ class TorchComm(CommOperations, CommHooks):
         return window
 
     def tensor_register(self, tensor: torch.Tensor, *_: Any) -> None:
-        """Does nothing; for programs that register memory with other backends."""
+        """Prepares the memory of a CUDA tensor, so that the first large operation on it is as fast as later ones.
+
+        A hint: memory is registered by itself with its first use. Not collective; the other ranks need not call it.
+        """
         self._require_open()
+        register = getattr(self._backend, "register_tensor", None)
+        if register is not None:
+            register(tensor)
 
     def tensor_deregister(self, tensor: torch.Tensor, *_: Any) -> None:
-        """The counterpart of :meth:`tensor_register`."""
+        """Makes the other ranks close the memory of a CUDA tensor, which can then be freed. CUDA graphs keep theirs."""
         self._require_open()
+        deregister = getattr(self._backend, "deregister_tensor", None)
+        if deregister is not None:
+            deregister(tensor)
 
     # --- other communicators ---------------------------------------------------------------------------------------
 

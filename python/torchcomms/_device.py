@@ -56,10 +56,9 @@ class Device:
         try:
             joined = _native.DeviceGroup.open(group, ordinal, None, _cache())
         except PortError as error:
-            if ordinal >= 0 and (text := str(error)) not in _logged:
-                _logged.add(text)
-                _log.warning(
-                    "staging CUDA tensors through host memory: no collectives on the device: %s", text
+            if ordinal >= 0:
+                _warn_once(
+                    f"staging CUDA tensors through host memory: no collectives on the device: {error}"
                 )
             return None
         return cls(joined, torch.device("cuda", joined.ordinal), group.rank, group.world, is_urgent)
@@ -103,8 +102,19 @@ class Device:
         self._group.synchronize(_SYNCHRONIZE_SECONDS)
 
     def register(self, tensor: torch.Tensor) -> None:
-        """Registers a tensor; see :meth:`torchcomms._engine.Engine.register_tensor`."""
-        self._group.register(tensor.data_ptr(), tensor.nbytes, tensor)
+        """Registers the memory of a tensor. The log says if that is not possible."""
+        try:
+            self._group.register(tensor.data_ptr(), tensor.nbytes)
+        except PortError as error:
+            _warn_once(f"large operations on a tensor go through staging areas: {error}")
+
+    def deregister(self, tensor: torch.Tensor) -> None:
+        """Makes the other ranks close the memory of a tensor."""
+        self._group.deregister(tensor.data_ptr(), tensor.nbytes)
+
+    def is_registered(self, tensor: torch.Tensor) -> bool:
+        """Whether all ranks have opened the memory of a tensor."""
+        return self._group.is_registered(tensor.data_ptr(), tensor.nbytes)
 
     def set_timeout(self, seconds: float) -> None:
         self._group.set_timeout(seconds)
@@ -151,6 +161,12 @@ class Device:
             task.timeout,
             stream,
         )
+
+
+def _warn_once(text: str) -> None:
+    if text not in _logged:
+        _logged.add(text)
+        _log.warning("%s", text)
 
 
 # The devices that are not closed.

@@ -159,16 +159,14 @@ class Engine:
             return _failed(error)
 
     def register_tensor(self, tensor: torch.Tensor) -> None:
-        """Registers a CUDA tensor: large all-reduces and all-gathers then read and write it, and parts of it, in place.
+        """Prepares the memory of a CUDA tensor: large operations on it are in place from the first one on."""
+        if self._device is not None and tensor.is_cuda:
+            self._device.register(tensor)
 
-        All ranks call this together, each with its own tensor, which is kept until the communicator is finalized.
-        """
-        if self._device is None:
-            raise RuntimeError(
-                "registering a tensor failed: this communicator runs no collectives on a CUDA device"
-            )
-        self._join_queues()
-        self._device.register(tensor)
+    def deregister_tensor(self, tensor: torch.Tensor) -> None:
+        """Makes the other ranks close the memory of a CUDA tensor, unless a CUDA graph uses it."""
+        if self._device is not None and tensor.is_cuda:
+            self._device.deregister(tensor)
 
     def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
         """Runs tasks in threads, with CUDA tensors staged through pinned host memory."""

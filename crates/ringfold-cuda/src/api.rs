@@ -186,6 +186,7 @@ functions! {
     optional: {
         uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
         write_word = c"cuStreamWriteValue64_v2"(DriverHandle, Address, u64, c_uint),
+        stream_id = c"cuStreamGetId"(DriverHandle, *mut u64),
         load_function = c"cuFuncLoad"(DriverHandle),
         capture_info = c"cuStreamGetCaptureInfo_v2"(
             DriverHandle, *mut c_uint, *mut u64, *mut DriverHandle, *mut *const DriverHandle, *mut usize,

@@ -8,24 +8,30 @@ mod kernels;
 mod launch;
 mod layout;
 mod offer;
+mod registry;
+mod transfer;
 
 pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
+pub use registry::{SlotId, Standing};
+pub use transfer::Transfer;
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
 use crate::event::Event;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
-use crate::ipc::{IpcMemory, buffer_id};
+use crate::ipc::{IpcMemory, allocation_at, buffer_id};
 use crate::limits::ZEROING_MAX;
 use crate::port::abort_page::AbortPage;
 use crate::stream::Stream;
-use layout::{ArenaLayout, SLOT_SHIFT, SLOTS_MAX};
+use layout::{ArenaLayout, SLOTS_MAX};
 use offer::ArenaRecord;
 use parking_lot::Mutex;
+use registry::Registry;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,7 +45,11 @@ pub struct DeviceArena {
     arenas: Vec<PeerMemory>,
     /// Local addresses of registered memory: a row for each slot, a word for each rank.
     table: GpuMemory,
-    slots: Mutex<Vec<RegisteredSlot>>,
+    registry: Mutex<Registry>,
+    /// Registered memory of other ranks, by rank and slot.
+    opened: Mutex<HashMap<(usize, u32), PeerMemory>>,
+    /// Called with an address of memory that is not registered, but would be used in place if it were.
+    on_unregistered: Box<dyn Fn(u64) + Send + Sync>,
     page: Arc<AbortPage>,
     page_address: u64,
     /// The most blocks per rank such that the blocks of all ranks run at the same time.
@@ -53,17 +63,6 @@ enum PeerMemory {
     Mapped(IpcMemory),
 }
 
-/// Memory of all ranks that was registered together.
-struct RegisteredSlot {
-    start: u64,
-    bytes: u64,
-    /// Distinguishes it from a later allocation at the same address.
-    buffer_id: u64,
-    _own: DeviceMemory,
-    /// Keeps the peers' memory open.
-    _peers: Vec<PeerMemory>,
-}
-
 impl PeerMemory {
     fn address(&self) -> u64 {
         match self {
@@ -75,7 +74,14 @@ impl PeerMemory {
 
 impl DeviceArena {
     /// Opens the arenas of all ranks, given their encoded offers and this rank's own.
-    pub fn join(mine: ArenaOffer, offers: &[Vec<u8>], page: Arc<AbortPage>) -> Result<Self, CudaError> {
+    ///
+    /// `on_unregistered` gets an address of each allocation that operations would use in place if it were registered.
+    pub fn join(
+        mine: ArenaOffer,
+        offers: &[Vec<u8>],
+        page: Arc<AbortPage>,
+        on_unregistered: Box<dyn Fn(u64) + Send + Sync>,
+    ) -> Result<Self, CudaError> {
         let ArenaOffer { gpu, memory: own, rank, .. } = mine;
         let world = offers.len();
         let layout = ArenaLayout::of(world);
@@ -101,9 +107,22 @@ impl DeviceArena {
         })?;
         let table = GpuMemory::zeroed(&gpu, SLOTS_MAX * world * 8)?;
         let page_address = page.device_address()?;
-        let slots = Mutex::new(Vec::new());
-        let own = Some(own);
-        Ok(Self { gpu, rank, layout, own, arenas, table, slots, page, page_address, blocks_max })
+        let registry = Mutex::new(Registry::new(rank, world));
+        let (own, opened) = (Some(own), Mutex::default());
+        Ok(Self {
+            gpu,
+            rank,
+            layout,
+            own,
+            arenas,
+            table,
+            registry,
+            opened,
+            on_unregistered,
+            page,
+            page_address,
+            blocks_max,
+        })
     }
 
     /// The device.
@@ -121,64 +140,113 @@ impl DeviceArena {
         self.arenas.len()
     }
 
-    /// The number of free slots for registered memory.
-    pub fn slots_left(&self) -> usize {
-        SLOTS_MAX - self.slots.lock().len()
+    /// Whether tensors of so many bytes are used in place if they are registered.
+    pub fn is_bulk(&self, bytes: usize) -> bool {
+        bytes > self.layout.packet_bytes()
     }
 
-    /// Opens memory that all ranks register together; [`DeviceArena::add`] makes it usable.
-    pub fn open(&self, own: &DeviceMemory, offers: &[Vec<u8>]) -> Result<OpenedMemory, CudaError> {
-        let open = |(peer, bytes): (usize, &Vec<u8>)| {
-            if peer == self.rank {
-                return Ok(PeerMemory::Local(own.address()));
-            }
-            MemoryOffer::decode(bytes)
-                .ok_or_else(|| CudaError::Argument(format!("invalid memory offer from rank {peer}")))?
-                .open(&self.gpu)
-        };
-        let peers = offers.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        Ok(OpenedMemory { own: own.clone(), buffer_id: buffer_id(own.address())?, peers })
+    /// What is known of the allocation that an address is in.
+    pub fn standing(&self, address: u64) -> Result<Standing, CudaError> {
+        Ok(self.registry.lock().standing(buffer_id(address)?))
     }
 
-    /// Registers opened memory: tensors in it are used in place if all ranks' tensors are in registered memory.
-    pub fn add(&self, opened: OpenedMemory) -> Result<(), CudaError> {
-        let OpenedMemory { own, buffer_id, peers } = opened;
-        let mut slots = self.slots.lock();
-        if slots.len() >= SLOTS_MAX {
-            return Err(CudaError::Unsupported(format!(
-                "too many registered memories: at most {SLOTS_MAX} are supported"
-            )));
+    /// Prepares the allocation that an address is in for the other ranks. None if it needs no offer, or cannot be shared.
+    pub fn offer(&self, address: u64) -> Result<Option<(SlotId, MemoryOffer)>, CudaError> {
+        let allocation = allocation_at(address)?;
+        let mut registry = self.registry.lock();
+        if registry.standing(allocation.id) != Standing::Unknown {
+            return Ok(None);
         }
-        let row: Vec<u8> = peers.iter().flat_map(|memory| memory.address().to_ne_bytes()).collect();
-        let at = self.table.address() + (slots.len() * row.len()) as u64;
+        let bytes = usize::try_from(allocation.bytes).unwrap_or(usize::MAX);
+        match MemoryOffer::of(allocation.start, bytes) {
+            Ok(offer) => Ok(registry.offer(allocation).map(|slot| (slot, offer))),
+            Err(error) => {
+                registry.refuse(allocation.id, error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens an allocation of another rank, so that the kernels of this one find it.
+    pub fn open(&self, owner: usize, what: SlotId, offer: &MemoryOffer) -> Result<(), CudaError> {
+        if owner >= self.world() || owner == self.rank || what.slot as usize >= SLOTS_MAX {
+            return Err(CudaError::Argument(format!("invalid memory offer from rank {owner}: {what:?}")));
+        }
+        let memory = offer.open(&self.gpu)?;
+        let address = memory.address().to_ne_bytes();
+        let at = self.table.address() + (what.slot as usize * self.world() + owner) as u64 * 8;
         let stream = &self.gpu.0.side_stream;
-        // SAFETY: the row is in the table, no kernel reads it before all ranks know of the slot, and the bytes are pageable
-        // memory, which the driver has read when the call returns.
-        unsafe { stream.copy(at, row.as_ptr().addr() as u64, row.len()) }?;
+        // SAFETY: the word is in the table, no kernel reads it before this rank has answered the offer, and the bytes are
+        // pageable memory, which the driver has read when the call returns.
+        unsafe { stream.copy(at, address.as_ptr().addr() as u64, address.len()) }?;
         stream.synchronize(Instant::now() + ZEROING_MAX)?;
-        let (start, bytes) = (own.address(), own.len() as u64);
-        slots.push(RegisteredSlot { start, bytes, buffer_id, _own: own, _peers: peers });
+        // What was in this slot before was closed before the owner used the slot again.
+        self.opened.lock().insert((owner, what.slot), memory);
         Ok(())
     }
 
+    /// Takes an allocation of another rank out of use. Dropping the result closes it, which may wait for kernels.
+    pub fn take_opened(&self, owner: usize, what: SlotId) -> Option<impl Send + use<>> {
+        self.opened.lock().remove(&(owner, what.slot))
+    }
+
+    /// A rank has opened an allocation of this one.
+    pub fn note_opened(&self, what: SlotId, rank: usize) {
+        self.registry.lock().note_opened(what, rank);
+    }
+
+    /// A rank has closed an allocation of this one.
+    pub fn note_forgotten(&self, what: SlotId, rank: usize) {
+        self.registry.lock().note_forgotten(what, rank);
+    }
+
+    /// A rank cannot open an allocation of this one: it is not used. The others must be told, if it returns true.
+    pub fn note_refused(&self, what: SlotId, why: String) -> bool {
+        let mut registry = self.registry.lock();
+        registry.refuse(what.id, why);
+        registry.forget(what)
+    }
+
+    /// Stops using the allocation that an address is in, unless a graph uses it. The others must be told of what it returns.
+    pub fn forget(&self, address: u64) -> Option<SlotId> {
+        let mut registry = self.registry.lock();
+        let what = registry.slot_id(buffer_id(address).ok()?)?;
+        registry.forget(what).then_some(what)
+    }
+
+    /// Stops using allocations that were freed. The others must be told of those that it returns.
+    pub fn forget_freed(&self) -> Vec<SlotId> {
+        let held = self.registry.lock().held();
+        let is_freed = |id: u64, start: u64| buffer_id(start).ok() != Some(id);
+        let freed = held.into_iter().filter(|(what, allocation)| is_freed(what.id, allocation.start));
+        let freed: Vec<_> = freed.map(|(what, _)| what).collect();
+        let mut registry = self.registry.lock();
+        freed.into_iter().filter(|what| registry.forget(*what)).collect()
+    }
+
+    /// Whether any allocation of this rank is offered or registered.
+    pub fn has_registered(&self) -> bool {
+        !self.registry.lock().held().is_empty()
+    }
+
     /// Slot and offset of registered memory, encoded for the kernels; 0 if it is not registered.
-    fn code(&self, address: u64, bytes: u64) -> u64 {
-        let slots = self.slots.lock();
-        let covers = |slot: &RegisteredSlot| {
-            address >= slot.start
-                && address - slot.start <= slot.bytes
-                && bytes <= slot.bytes - (address - slot.start)
-        };
-        let Some(index) = slots.iter().position(covers) else { return 0 };
-        if buffer_id(address).ok() != Some(slots[index].buffer_id) {
-            return 0;
+    fn code(&self, address: u64, bytes: u64, is_captured: bool) -> u64 {
+        let Ok(id) = buffer_id(address) else { return 0 };
+        let mut registry = self.registry.lock();
+        let code = registry.code(address, bytes, id, is_captured);
+        let is_unknown = code == 0 && registry.standing(id) == Standing::Unknown;
+        drop(registry);
+        if is_unknown {
+            (self.on_unregistered)(address);
         }
-        (index as u64 + 1) << SLOT_SHIFT | (address - slots[index].start)
+        code
     }
 
     /// Whether a tensor of this rank is in registered memory.
     pub fn is_registered(&self, memory: &DeviceMemory) -> bool {
-        self.code(memory.address(), memory.len() as u64) != 0
+        buffer_id(memory.address()).is_ok_and(|id| {
+            self.registry.lock().code(memory.address(), memory.len() as u64, id, false) != 0
+        })
     }
 
     /// Queues a copy of the whole of `from`.
@@ -203,7 +271,7 @@ impl DeviceArena {
             core::mem::forget(self.table.clone());
             core::mem::forget(self.page.clone());
             core::mem::forget(core::mem::take(&mut self.arenas));
-            core::mem::forget(core::mem::take(&mut *self.slots.lock()));
+            core::mem::forget(core::mem::take(&mut *self.opened.lock()));
         }
     }
 
@@ -211,11 +279,4 @@ impl DeviceArena {
     pub fn bytes(&self) -> usize {
         self.layout.bytes()
     }
-}
-
-/// Memory of all ranks, opened for registration.
-pub struct OpenedMemory {
-    own: DeviceMemory,
-    buffer_id: u64,
-    peers: Vec<PeerMemory>,
 }

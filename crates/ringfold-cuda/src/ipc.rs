@@ -183,11 +183,37 @@ fn open_handle(record: &IpcRecord, gpu: &Gpu) -> Result<u64, CudaError> {
     Ok(address)
 }
 
+/// An allocation of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Allocation {
+    /// The first address.
+    pub(crate) start: u64,
+    /// The size.
+    pub(crate) bytes: u64,
+    /// The driver's id, which it never reuses.
+    pub(crate) id: u64,
+}
+
 /// The id of the allocation that an address is in. The process never reuses an id.
 pub fn buffer_id(address: u64) -> Result<u64, CudaError> {
+    let driver = Driver::loaded()?;
+    match driver.pointer_attribute(api::ATTRIBUTE_BUFFER_ID, address) {
+        Err(CudaError::Driver { code: api::INVALID_CONTEXT, .. }) => {
+            let gpu = Gpu::of_address(address)?.ok_or(CudaError::NotOnDevice(address))?;
+            let _current = gpu.context().current()?;
+            driver.pointer_attribute(api::ATTRIBUTE_BUFFER_ID, address)
+        }
+        result => result,
+    }
+}
+
+/// The allocation that an address is in.
+pub(crate) fn allocation_at(address: u64) -> Result<Allocation, CudaError> {
     let gpu = Gpu::of_address(address)?.ok_or(CudaError::NotOnDevice(address))?;
     let _current = gpu.context().current()?;
-    Driver::loaded()?.pointer_attribute(api::ATTRIBUTE_BUFFER_ID, address)
+    let driver = Driver::loaded()?;
+    let (start, bytes) = allocation_of(driver, address)?;
+    Ok(Allocation { start, bytes, id: driver.pointer_attribute(api::ATTRIBUTE_BUFFER_ID, address)? })
 }
 
 /// Start and size of the allocation that an address is in.

@@ -65,6 +65,13 @@ impl Stream {
         self.handle
     }
 
+    /// The driver's number of the stream, which it never reuses; none if the driver does not report it.
+    pub fn id(&self) -> Option<u64> {
+        let (query, mut id) = (self.context.api.stream_id?, 0);
+        // SAFETY: the number can be written.
+        (unsafe { query(self.handle, &raw mut id) } == api::SUCCESS).then_some(id)
+    }
+
     /// Queues a copy between any two addresses, of devices or of the host.
     ///
     /// # Safety

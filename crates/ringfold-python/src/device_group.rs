@@ -101,11 +101,17 @@ impl DeviceGroup {
         })
     }
 
-    /// Registers memory whose tensors are then read and written in place. All ranks call this.
-    fn register(&self, py: Python<'_>, address: u64, nbytes: usize, keep: Py<PyAny>) -> PyResult<()> {
+    /// Registers the allocation that memory is in, and waits until all ranks have opened it.
+    fn register(&self, py: Python<'_>, address: u64, nbytes: usize) -> PyResult<()> {
         let group = self.open_group(py)?;
-        let registered = try_detached(py, || group.register(&lend(address, nbytes, keep)?))?;
+        let registered = try_detached(py, || group.register(&lend(address, nbytes, ())?))?;
         registered.map_err(|Unsupported(why)| port_error(py, "unsupported", 0, &why))
+    }
+
+    /// Makes the other ranks close the allocation that memory is in.
+    fn deregister(&self, py: Python<'_>, address: u64, nbytes: usize) -> PyResult<()> {
+        let group = self.open_group(py)?;
+        try_detached(py, || group.deregister(&lend(address, nbytes, ())?))
     }
 
     /// Whether this memory of this rank is registered.

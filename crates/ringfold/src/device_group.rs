@@ -10,6 +10,7 @@ mod agreement;
 mod element;
 mod folds;
 mod launch_queue;
+mod registrar;
 mod stretches;
 
 use crate::error::invalid;
@@ -22,9 +23,9 @@ use element::KernelElement;
 use folds::Folds;
 use launch_queue::LaunchQueue;
 use parking_lot::Mutex;
+use registrar::Registrar;
 use ringfold_cuda::device_arena::{
-    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, MemoryOffer,
-    Specialisation,
+    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
@@ -42,6 +43,9 @@ use stretches::{Stretch, Stretches};
 
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
+
+/// How long a capture waits until memory is registered.
+const CAPTURE_MAX: Duration = Duration::from_secs(2);
 
 /// The compiler of kernels and their cache.
 #[derive(Clone, Default, Debug)]
@@ -68,9 +72,10 @@ pub struct Unsupported(pub String);
 pub struct DeviceGroup {
     group: Group,
     /// `None` only while it is dropped.
-    arena: Option<DeviceArena>,
+    arena: Option<Arc<DeviceArena>>,
+    registrar: Registrar,
     folds: Folds,
-    queue: Mutex<LaunchQueue>,
+    queue: Arc<Mutex<LaunchQueue>>,
     compiler: &'static Compiler,
     cache: Option<PathBuf>,
 }
@@ -97,12 +102,15 @@ impl DeviceGroup {
         };
         let page = AbortPage::standalone();
         page.set_spin_timeout(group.timeout());
-        let arena = DeviceArena::join(offer, &offers, page.clone());
+        let registrar = Registrar::new(group)?;
+        let arena = DeviceArena::join(offer, &offers, page.clone(), registrar.on_unregistered());
         let joined = arena.as_ref().map(|_| Vec::new()).map_err(CudaError::to_string);
         if let Err(why) = agree(group, joined)? {
             return Ok(Err(Unsupported(why)));
         }
-        let arena = arena.map_err(Error::from)?;
+        let arena = Arc::new(arena.map_err(Error::from)?);
+        let queue = Arc::new(Mutex::default());
+        registrar.start(&arena, &queue)?;
         // Weak: the page is released with the arena, not by the thread that closes the group.
         let page = Arc::downgrade(&page);
         group.on_failure(move |error| {
@@ -111,8 +119,8 @@ impl DeviceGroup {
             }
         });
         let folds = Folds::new(group.rank(), group.world());
-        let (queue, cache) = (Mutex::default(), sources.cache.clone());
-        Ok(Ok(Self { group: group.clone(), arena: Some(arena), folds, queue, compiler, cache }))
+        let (group, cache) = (group.clone(), sources.cache.clone());
+        Ok(Ok(Self { group, arena: Some(arena), registrar, folds, queue, compiler, cache }))
     }
 
     /// Queues an all-reduce. Source and target may be the same memory. With a `timeout`, its kernels wait so long for a rank.
@@ -144,9 +152,12 @@ impl DeviceGroup {
         }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
-        let common = CallOptions { fingerprint: descriptor.fingerprint(Algorithm::OneShot, 0), timeout };
+        let fingerprint = descriptor.fingerprint(Algorithm::OneShot, 0);
+        let capture = self.prepare_capture(stream, [source, target])?;
+        let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
         let call = AllReduceCall { source, target, count, fold, common };
-        self.queue(KernelKind::AllReduce, (element, name), [source, target], stream, |arena, kernels| {
+        let operands = [source, target];
+        self.queue(KernelKind::AllReduce, (element, name), operands, (stream, capture), |arena, kernels| {
             match kernels {
                 Some(kernels) => arena.all_reduce(kernels, &call, stream),
                 None => arena.copy(target, source, stream),
@@ -196,8 +207,10 @@ impl DeviceGroup {
             |stretches: &[Stretch]| stretches.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>();
         let (gives, takes) = (pairs(&all.gives), pairs(&all.takes));
         let fingerprint = request.descriptor.fingerprint(Algorithm::OneShot, 0);
-        let common = CallOptions { fingerprint: request.layout.add_to_fingerprint(fingerprint), timeout };
+        let fingerprint = request.layout.add_to_fingerprint(fingerprint);
         let memory: Vec<_> = input.iter().chain(output).collect();
+        let capture = self.prepare_capture(stream, memory.iter().copied())?;
+        let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
         let call = ExchangeCall {
             memory: &memory,
             gives: &gives,
@@ -206,7 +219,7 @@ impl DeviceGroup {
             agreed: all.agreed,
             common,
         };
-        self.queue(kind, element, memory.iter().copied(), stream, |arena, kernels| match kernels {
+        self.queue(kind, element, memory.iter().copied(), (stream, capture), |arena, kernels| match kernels {
             Some(kernels) => arena.exchange(kernels, &call, stream),
             None => match (input, output) {
                 ([source], [target]) => arena.copy(target, source, stream),
@@ -215,37 +228,26 @@ impl DeviceGroup {
         })
     }
 
-    /// Registers memory: a collective call. All ranks then access tensors in this memory in place.
+    /// Registers the allocation that memory is in, and waits until all ranks have opened it, which they do by themselves.
     ///
-    /// This avoids most of the traffic of large operations. The memory is kept alive until the group is closed.
+    /// All ranks then access tensors in it in place, which avoids most of the traffic of large operations. A hint: memory
+    /// that is used is registered anyway, from the second operation on. It may be freed at any time; this is noticed.
     pub fn register(&self, memory: &DeviceMemory) -> Result<Result<(), Unsupported>, Error> {
         self.check()?;
-        let arena = self.arena()?;
-        let mine = if arena.slots_left() == 0 {
-            Err("too many memories are registered".to_owned())
-        } else if memory.is_empty() {
-            Err("the memory is empty".to_owned())
-        } else {
-            MemoryOffer::of(memory.address(), memory.len()).map_err(|error| error.to_string())
-        };
-        let offers = match agree(&self.group, mine.map(|offer| offer.encode()))? {
-            Ok(offers) => offers,
-            Err(why) => return Ok(Err(Unsupported(why))),
-        };
-        let opened = arena.open(memory, &offers);
-        let result = opened.as_ref().map(|_| Vec::new()).map_err(CudaError::to_string);
-        if let Err(why) = agree(&self.group, result)? {
-            return Ok(Err(Unsupported(why)));
+        if memory.is_empty() {
+            return Ok(Ok(()));
         }
-        let added = opened.and_then(|opened| arena.add(opened));
-        // No rank uses the memory before all have added it. If that failed on one rank, the ranks differ: abort.
-        match agree(&self.group, added.map(|()| Vec::new()).map_err(|error| error.to_string()))? {
-            Ok(_) => Ok(Ok(())),
-            Err(why) => {
-                self.group.abort();
-                Err(Error::System(why))
-            }
-        }
+        let registered = self.registrar.register(self.arena()?, memory.address(), self.group.timeout());
+        self.check()?;
+        Ok(registered.map_err(Unsupported))
+    }
+
+    /// Makes the other ranks close the allocation that memory is in, unless a graph uses it. Later operations on it register
+    /// it again.
+    pub fn deregister(&self, memory: &DeviceMemory) -> Result<(), Error> {
+        self.check()?;
+        self.registrar.deregister(self.arena()?, memory.address());
+        Ok(())
     }
 
     /// Whether a tensor of this rank is in registered memory.
@@ -297,7 +299,7 @@ impl DeviceGroup {
         self.arena().map(|arena| *arena.gpu())
     }
 
-    fn arena(&self) -> Result<&DeviceArena, Error> {
+    fn arena(&self) -> Result<&Arc<DeviceArena>, Error> {
         self.arena.as_ref().ok_or(Error::Left)
     }
 
@@ -317,19 +319,37 @@ impl DeviceGroup {
         Ok(elements as u64 * element.parts)
     }
 
+    /// The capture of a stream, if there is one. A graph uses memory as it is registered now, so that is waited for.
+    fn prepare_capture<'a>(
+        &self,
+        stream: &Stream,
+        operands: impl IntoIterator<Item = &'a DeviceMemory>,
+    ) -> Result<Option<u64>, Error> {
+        let capture = stream.capture()?;
+        if capture.is_some() && self.world() > 1 {
+            let arena = self.arena()?;
+            for memory in operands.into_iter().filter(|memory| arena.is_bulk(memory.len())) {
+                // Otherwise the graph uses staging areas.
+                if let Err(why) = self.registrar.register(arena, memory.address(), CAPTURE_MAX) {
+                    tracing::debug!(why, "a CUDA graph uses staging areas");
+                }
+            }
+        }
+        Ok(capture)
+    }
+
     /// Queues what `launch` launches, after all calls before; it gets no kernels if this rank is alone.
     fn queue<'a>(
         &self,
         kind: KernelKind,
         (element, op): (KernelElement, &'static str),
         operands: impl IntoIterator<Item = &'a DeviceMemory>,
-        stream: &Stream,
+        (stream, capture): (&Stream, Option<u64>),
         launch: impl FnOnce(&DeviceArena, Option<&FoldKernels>) -> Result<(), CudaError>,
     ) -> Result<(), Error> {
         self.check()?;
         let arena = self.arena()?;
         let _current = arena.gpu().make_current()?;
-        let capture = stream.capture()?;
         // Locked until the call is queued: other threads queue after it.
         let mut queue = self.queue.lock();
         queue.join(stream, capture)?;
@@ -380,8 +400,14 @@ impl DeviceGroup {
 
 impl Drop for DeviceGroup {
     fn drop(&mut self) {
+        let deadline = Instant::now() + CLOSING_MAX;
+        self.registrar.end(deadline);
         if let Some(arena) = self.arena.take() {
-            arena.close(self.queue.lock().last(), Instant::now() + CLOSING_MAX);
+            match Arc::try_unwrap(arena) {
+                Ok(arena) => arena.close(self.queue.lock().last(), deadline),
+                // The registrar is blocked by the driver. The memory is leaked.
+                Err(arena) => core::mem::forget(arena),
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ pub enum KernelKind {
     Fold,
     /// Each rank stores what the ranks give to it.
     Move,
+    /// One rank sends to another.
+    Transfer,
 }
 
 impl KernelKind {
@@ -38,6 +40,7 @@ impl KernelKind {
         match self {
             Self::AllReduce => ("all_reduce.cu", include_str!("../../kernels/all_reduce.cu")),
             Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
+            Self::Transfer => ("transfer.cu", include_str!("../../kernels/transfer.cu")),
         }
     }
 }
@@ -61,7 +64,15 @@ pub struct Specialisation {
 pub struct FoldKernels {
     specialisation: Specialisation,
     pub(super) small: Function,
+    /// Of large collectives, or of receives.
     pub(super) bulk: Function,
+    /// Those of large transfers.
+    pub(super) transfers: Option<TransferKernels>,
+}
+
+pub(super) struct TransferKernels {
+    pub(super) meet: Function,
+    pub(super) push: Function,
 }
 
 type LoadedKernels = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
@@ -91,8 +102,16 @@ impl FoldKernels {
         }
         let image = specialisation.image(&gpu.arch(), compiler, cache)?;
         let module = Module::load(gpu, &image)?;
-        let (small, bulk) = (module.function("ringfold_small")?, module.function("ringfold_bulk")?);
-        let kernels = Arc::new(Self { specialisation: *specialisation, small, bulk });
+        let is_transfer = specialisation.kind == KernelKind::Transfer;
+        let small = module.function("ringfold_small")?;
+        let bulk = module.function(if is_transfer { "ringfold_pull" } else { "ringfold_bulk" })?;
+        let transfers = if is_transfer {
+            let (meet, push) = (module.function("ringfold_meet")?, module.function("ringfold_push")?);
+            Some(TransferKernels { meet, push })
+        } else {
+            None
+        };
+        let kernels = Arc::new(Self { specialisation: *specialisation, small, bulk, transfers });
         loaded.insert(key, kernels.clone());
         Ok(kernels)
     }
@@ -151,6 +170,7 @@ impl Specialisation {
             KernelKind::AllReduce => format!("all-reduce-{op}"),
             KernelKind::Fold => format!("fold-{op}"),
             KernelKind::Move => "move".to_owned(),
+            KernelKind::Transfer => "transfer".to_owned(),
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }

@@ -16,6 +16,8 @@ pub struct CallOptions {
     pub fingerprint: u64,
     /// How long its kernels wait for a rank; that of the page if it is zero.
     pub timeout: Duration,
+    /// Whether the launch is captured in a graph.
+    pub is_captured: bool,
 }
 
 /// The arguments of an all-reduce. Counts are in elements of the kernel's type.
@@ -79,7 +81,7 @@ impl DeviceArena {
         let (source_code, target_code) = if is_small {
             (0, 0)
         } else {
-            let code = |memory: &DeviceMemory| self.code(memory.address(), memory.len() as u64);
+            let code = |memory: &DeviceMemory| self.code(memory.address(), memory.len() as u64, call.common.is_captured);
             (code(source), code(target))
         };
         let fold_count = call.fold.end.saturating_sub(call.fold.start);
@@ -118,7 +120,7 @@ impl DeviceArena {
         if small.is_none() {
             for (rank, (address, bytes)) in call.gives.iter().enumerate() {
                 let is_read = *bytes > 0 && rank != self.rank;
-                codes[rank] = if is_read { self.code(*address, *bytes) } else { NOTHING };
+                codes[rank] = if is_read { self.code(*address, *bytes, call.common.is_captured) } else { NOTHING };
             }
             if codes.contains(&0) {
                 codes.fill(0);
@@ -153,10 +155,7 @@ impl DeviceArena {
         work: Result<u64, u64>,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let timeout = u64::try_from(common.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let links = [common.fingerprint, timeout, self.table.address(), self.page_address].into_iter();
-        let links = links.chain(self.arenas.iter().map(PeerMemory::address)).chain([self.rank as u64]);
-        let parameters: Vec<u8> = words.chain(links).flat_map(u64::to_ne_bytes).collect();
+        let parameters: Vec<u8> = words.chain(self.links(common)).flat_map(u64::to_ne_bytes).collect();
         let (function, blocks, threads): (&Function, u64, u32) = match work {
             Ok(bytes) => {
                 let packets = bytes.div_ceil(8).max(1) as u32;
@@ -170,5 +169,12 @@ impl DeviceArena {
         // SAFETY: the parameters are those of `Params` in the source, for this world; arenas, table and page live as long as
         // this, which waits for the kernels before it is dropped; the memory has the sizes that the kernel uses.
         unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }
+    }
+
+    /// The parameters that all kernels share: `Links` in the source.
+    pub(super) fn links(&self, options: &CallOptions) -> impl Iterator<Item = u64> + '_ {
+        let timeout = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let links = [options.fingerprint, timeout, self.table.address(), self.page_address].into_iter();
+        links.chain(self.arenas.iter().map(PeerMemory::address)).chain([self.rank as u64])
     }
 }

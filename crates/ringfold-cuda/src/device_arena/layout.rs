@@ -38,7 +38,20 @@ const STAGING_BYTES_ALL: usize = 32 << 20;
 const STAGING_BYTES_MIN: usize = 2 << 20;
 const STAGING_BYTES_MAX: usize = 8 << 20;
 
+/// The most bytes of a send that go in packets.
+pub(super) const SMALL_TRANSFER_BYTES: usize = 64 << 10;
+
+/// The most transfers of one launch.
+pub(super) const TRANSFERS_MAX: usize = 2 * WORLD_MAX;
+
+/// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few.
+pub(super) const TRANSFER_BLOCKS: usize = 8;
+
+/// The staging area of the messages to one rank: two pieces for each block.
+const TRANSFER_STAGING_BYTES: usize = 2 << 20;
+
 const ALIGN: usize = 256;
+const PAIR_BYTES: usize = 256;
 const FLAG_STRIDE: usize = WORLD_MAX;
 const MAILBOX_BYTES: usize = 32;
 
@@ -54,6 +67,10 @@ pub(super) struct ArenaLayout {
     staging: usize,
     /// Size of each of the two staging areas.
     staging_bytes: usize,
+    pairs: usize,
+    transfer_packets: usize,
+    transfer_staging: usize,
+    bytes: usize,
 }
 
 impl ArenaLayout {
@@ -67,7 +84,23 @@ impl ArenaLayout {
         let staging = packets + 2 * world * 2 * packet_bytes;
         let both = (STAGING_BYTES_ALL / world).clamp(STAGING_BYTES_MIN, STAGING_BYTES_MAX);
         let staging_bytes = (both / 2) & !(ALIGN - 1);
-        Self { epochs, flags, mailboxes, packets, packet_bytes, staging, staging_bytes }
+        let pairs = staging + 2 * staging_bytes;
+        let transfer_packets = pairs + world * PAIR_BYTES;
+        let transfer_staging = transfer_packets + world * 2 * 2 * SMALL_TRANSFER_BYTES;
+        let bytes = transfer_staging + world * TRANSFER_STAGING_BYTES;
+        Self {
+            epochs,
+            flags,
+            mailboxes,
+            packets,
+            packet_bytes,
+            staging,
+            staging_bytes,
+            pairs,
+            transfer_packets,
+            transfer_staging,
+            bytes,
+        }
     }
 
     pub(super) fn packet_bytes(&self) -> usize {
@@ -75,7 +108,7 @@ impl ArenaLayout {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.staging + 2 * self.staging_bytes
+        self.bytes
     }
 
     /// The macros of the kernel source.
@@ -89,6 +122,14 @@ impl ArenaLayout {
             bytes("RF_PACKETS", self.packets),
             bytes("RF_STAGING", self.staging),
             bytes("RF_STAGING_BYTES", self.staging_bytes),
+            bytes("RF_PAIRS", self.pairs),
+            bytes("RF_PAIR_BYTES", PAIR_BYTES),
+            bytes("RF_TRANSFER_PACKETS", self.transfer_packets),
+            bytes("RF_TRANSFER_STAGING", self.transfer_staging),
+            bytes("RF_TRANSFER_STAGING_BYTES", TRANSFER_STAGING_BYTES),
+            number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
+            number("RF_TRANSFER_BLOCKS", TRANSFER_BLOCKS as u32),
+            number("RF_TRANSFER_PACKETS_MAX", (SMALL_TRANSFER_BYTES / 8) as u32),
             number("RF_FLAG_STRIDE", FLAG_STRIDE as u32),
             number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
             number("RF_MAILBOX_BYTES", MAILBOX_BYTES as u32),
@@ -133,6 +174,9 @@ mod tests {
                 (layout.mailboxes, world * MAILBOX_BYTES),
                 (layout.packets, 2 * world * 2 * layout.packet_bytes),
                 (layout.staging, 2 * layout.staging_bytes),
+                (layout.pairs, world * PAIR_BYTES),
+                (layout.transfer_packets, world * 4 * SMALL_TRANSFER_BYTES),
+                (layout.transfer_staging, world * TRANSFER_STAGING_BYTES),
                 (layout.bytes(), 0),
             ];
             for pair in ends.windows(2) {

@@ -9,10 +9,15 @@ use std::time::Instant;
 /// The maximum number of unfinished calls whose memory is kept alive.
 const KEPT_MAX: usize = 4096;
 
+/// The number of queued calls from which on finished ones are looked for: each query of an event costs time.
+const QUERIED_MIN: usize = 32;
+
 /// The unfinished calls, oldest first.
 #[derive(Default)]
 pub(super) struct LaunchQueue {
     queued: VecDeque<QueuedCall>,
+    /// The number of the stream of the last call.
+    last_stream: Option<u64>,
     spare: Vec<Event>,
     /// The id of the last capture, and an event after its last call.
     captured: Option<(u64, Event)>,
@@ -26,13 +31,19 @@ struct QueuedCall {
 impl LaunchQueue {
     /// Makes later work on a stream start after all calls queued before, on any stream.
     ///
-    /// This includes the same stream: its handle may be that of a destroyed stream, or of the per-thread stream. In a
+    /// Streams are told apart by their numbers: a handle may be that of a destroyed stream, or of the per-thread stream. In a
     /// capture, work starts after the calls captured before, on any branch. Calls outside of the capture are not
     /// ordered: the stream on which the graph is replayed does that.
     pub(super) fn join(&mut self, stream: &Stream, capture: Option<u64>) -> Result<(), Error> {
-        self.forget_done()?;
+        if self.queued.len() >= QUERIED_MIN {
+            self.forget_done()?;
+        }
         let before = match (capture, &self.captured) {
-            (None, _) => self.queued.back().map(|last| &last.end),
+            (None, _) => {
+                let (id, last) = (stream.id(), self.last_stream);
+                self.last_stream = id;
+                self.queued.back().filter(|_| id.is_none() || id != last).map(|last| &last.end)
+            }
             (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(event),
             (Some(_), _) => None,
         };
@@ -86,6 +97,11 @@ impl LaunchQueue {
             Some(event) => Ok(event),
             None => Ok(gpu.create_event()?),
         }
+    }
+
+    /// Whether all calls are done, except those in graphs.
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.forget_done().is_ok() && self.queued.is_empty()
     }
 
     fn forget_done(&mut self) -> Result<(), Error> {

@@ -8,7 +8,7 @@ mod decision;
 mod tests;
 
 use self::decision::Decisions;
-use super::notes::Notes;
+use super::notes::{NoteListener, Notes};
 use super::operation::{OperationRequest, TransferTag};
 use super::window_hub::WindowHub;
 use crate::all_reduce::HostBuffers;
@@ -256,6 +256,11 @@ impl GroupDriver {
     /// Takes the note of a rank, if it has arrived.
     pub(super) fn take_note(&mut self, from: Rank, topic: u64) -> Option<String> {
         self.notes.take(from, topic)
+    }
+
+    /// Passes the notes on a new topic to a listener.
+    pub(super) fn listen_to_notes(&mut self, listener: NoteListener) -> u64 {
+        self.notes.listen(listener)
     }
 
     /// A call that ends when a note of a rank has arrived, or the group has failed.

@@ -12,12 +12,19 @@ use std::time::{Duration, Instant};
 /// The maximum number of notes kept per sender; the oldest are dropped.
 const NOTES_MAX: usize = 1024;
 
+/// The first topic with a listener; one of the reserved ones.
+const LISTENED_TOPICS: u64 = 0xffff << 48;
+
 /// Received notes, and calls that wait for notes. A new note replaces an older one on its topic.
 #[derive(Default)]
 pub(super) struct Notes {
     kept: VecDeque<Note>,
     awaited: Vec<(CallId, Rank, u64)>,
+    listeners: Vec<(u64, NoteListener)>,
 }
+
+/// Called with the sender and the text of each note on its topic, in order. Must not block.
+pub(crate) type NoteListener = Box<dyn Fn(usize, String) + Send>;
 
 struct Note {
     from: Rank,
@@ -28,6 +35,10 @@ struct Note {
 impl Notes {
     /// Stores a note, and returns the calls that waited for it.
     pub(super) fn keep(&mut self, from: Rank, topic: u64, text: String) -> Vec<CallId> {
+        if let Some((_, listener)) = self.listeners.iter().find(|(heard, _)| *heard == topic) {
+            listener(from.index(), text);
+            return Vec::new();
+        }
         self.kept.retain(|note| (note.from, note.topic) != (from, topic));
         if self.kept.iter().filter(|note| note.from == from).count() >= NOTES_MAX
             && let Some(oldest) = self.kept.iter().position(|note| note.from == from)
@@ -37,6 +48,13 @@ impl Notes {
         self.kept.push_back(Note { from, topic, text });
         let is_it = |awaited: &mut (CallId, Rank, u64)| (awaited.1, awaited.2) == (from, topic);
         self.awaited.extract_if(.., is_it).map(|(call, ..)| call).collect()
+    }
+
+    /// Passes all notes on a new topic to a listener. Ranks that call this in the same order get the same topics.
+    pub(super) fn listen(&mut self, listener: NoteListener) -> u64 {
+        let topic = LISTENED_TOPICS + self.listeners.len() as u64;
+        self.listeners.push((topic, listener));
+        topic
     }
 
     pub(super) fn has(&self, from: Rank, topic: u64) -> bool {
@@ -87,6 +105,11 @@ impl Group {
         self.core().engine.with(|driver| driver.sender(tag).map(Rank::index))
     }
 
+    /// Opens a topic whose notes go to a listener: a collective call. Returns the topic.
+    pub(crate) fn listen_to_notes(&self, listener: NoteListener) -> Result<u64, Error> {
+        self.core().engine.with(|driver| driver.listen_to_notes(listener))
+    }
+
     fn other(&self, rank: usize) -> Result<Rank, Error> {
         if rank < self.world() && rank != self.rank() {
             return Ok(Rank::from_index(rank));
@@ -131,6 +154,21 @@ mod tests {
         assert_eq!(notes.take(Rank(1), 5).as_deref(), Some("new"));
         assert_eq!(notes.take(Rank(1), 5), None);
         assert_eq!(notes.take(Rank(2), 5).as_deref(), Some("other rank"));
+    }
+
+    #[test]
+    fn a_listener_gets_all_notes_on_its_topic_in_order() {
+        let mut notes = Notes::default();
+        let (heard, all) = std::sync::mpsc::channel();
+        let topic = notes.listen(Box::new(move |from, text| heard.send((from, text)).unwrap()));
+        let other = notes.listen(Box::new(|_, _| ()));
+        assert_ne!(topic, other);
+        for text in ["one", "two"] {
+            assert!(notes.keep(Rank(1), topic, text.into()).is_empty());
+        }
+        notes.keep(Rank(1), topic - 1, "other topic".into());
+        assert_eq!(all.try_iter().collect::<Vec<_>>(), [(1, "one".to_owned()), (1, "two".to_owned())]);
+        assert!(notes.take(Rank(1), topic).is_none() && notes.take(Rank(1), topic - 1).is_some());
     }
 
     #[test]

@@ -1,0 +1,368 @@
+//! Registers the memory that operations use with the other ranks, while they go on.
+//!
+//! A thread offers allocations to the other ranks, opens theirs, and notices freed ones. The ranks' threads talk by notes on
+//! a topic of the device group. An operation on memory that not all ranks have opened goes through staging areas.
+
+use super::launch_queue::LaunchQueue;
+use crate::{Error, Group};
+use core::fmt::Write as _;
+use core::time::Duration;
+use parking_lot::{Condvar, Mutex};
+use ringfold_cuda::device_arena::{DeviceArena, MemoryOffer, SlotId, Standing};
+use std::collections::HashSet;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// How often freed memory is looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How often a rank tries to close memory of others: the driver closes it when no kernel runs.
+const CLOSING_PAUSE: Duration = Duration::from_millis(5);
+/// The most addresses that wait to be offered.
+const WANTED_MAX: usize = 1024;
+
+/// What the thread is asked.
+enum Request {
+    /// Memory at this address was used, and is not registered.
+    Register(u64),
+    /// The other ranks should close the allocation at this address.
+    Forget(u64),
+    /// A rank's note.
+    Note(usize, String),
+    /// To end.
+    End,
+}
+
+/// What ranks tell each other about an allocation of the sender, or of the receiver.
+#[derive(PartialEq, Debug)]
+enum Message {
+    /// Open this allocation of the sender.
+    Offer(SlotId, MemoryOffer),
+    /// The sender has opened it.
+    Opened(SlotId),
+    /// The sender cannot open it.
+    Refused(SlotId, String),
+    /// Close this allocation of the sender.
+    Forget(SlotId),
+    /// The sender has closed it.
+    Forgotten(SlotId),
+}
+
+/// The registrations of a device group.
+pub(super) struct Registrar {
+    group: Group,
+    topic: u64,
+    requests: Sender<Request>,
+    /// Until the thread starts.
+    inbox: Mutex<Option<Receiver<Request>>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Addresses that were passed to the thread, and that it has not looked at.
+    wanted: Mutex<HashSet<u64>>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Requests and notes that the thread has handled.
+    handled: u64,
+    has_ended: bool,
+}
+
+impl Registrar {
+    /// Opens the topic: a collective call.
+    pub(super) fn new(group: &Group) -> Result<Self, Error> {
+        let (requests, inbox) = mpsc::channel();
+        let notes = requests.clone();
+        let topic = group.listen_to_notes(Box::new(move |from, text| {
+            // The thread may have ended.
+            let _ = notes.send(Request::Note(from, text));
+        }))?;
+        let inbox = Mutex::new(Some(inbox));
+        Ok(Self { group: group.clone(), topic, requests, inbox, shared: Arc::default() })
+    }
+
+    /// What the arena calls with unregistered memory.
+    pub(super) fn on_unregistered(&self) -> Box<dyn Fn(u64) + Send + Sync> {
+        let (requests, shared) = (self.requests.clone(), self.shared.clone());
+        Box::new(move |address| {
+            let mut wanted = shared.wanted.lock();
+            if wanted.len() < WANTED_MAX && wanted.insert(address) {
+                let _ = requests.send(Request::Register(address));
+            }
+        })
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(
+        &self,
+        arena: &Arc<DeviceArena>,
+        queue: &Arc<Mutex<LaunchQueue>>,
+    ) -> Result<(), Error> {
+        let Some(inbox) = self.inbox.lock().take() else { return Ok(()) };
+        let (group, topic, shared) = (self.group.clone(), self.topic, self.shared.clone());
+        let clerk = Clerk {
+            group,
+            topic,
+            arena: Arc::downgrade(arena),
+            queue: queue.clone(),
+            shared,
+            closing: Vec::new(),
+            has_warned: false,
+        };
+        std::thread::Builder::new()
+            .name("ringfold-registrar".into())
+            .spawn(move || clerk.work(&inbox))
+            .map_err(|error| Error::System(format!("failed to start a thread: {error}")))?;
+        Ok(())
+    }
+
+    /// Registers an allocation, and waits until all ranks have opened it. Returns why that is not possible.
+    pub(super) fn register(&self, arena: &DeviceArena, address: u64, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        let _ = self.requests.send(Request::Register(address));
+        let mut progress = self.shared.progress.lock();
+        loop {
+            let missing = match arena.standing(address) {
+                Ok(Standing::Ready) => return Ok(()),
+                Ok(Standing::Refused(why)) => return Err(why),
+                Ok(Standing::Pending(ranks)) => format!("ranks {ranks:?} have not opened it"),
+                Ok(Standing::Unknown) => "it was not offered".to_owned(),
+                Err(error) => return Err(error.to_string()),
+            };
+            let is_over = self.group.failure().is_some() || progress.has_ended;
+            if is_over || self.shared.changed.wait_until(&mut progress, deadline).timed_out() {
+                return Err(format!("registering memory failed: {missing}"));
+            }
+        }
+    }
+
+    /// Makes the other ranks close an allocation, and waits a moment until they have.
+    pub(super) fn deregister(&self, arena: &DeviceArena, address: u64) {
+        let deadline = Instant::now() + SWEEP;
+        let _ = self.requests.send(Request::Forget(address));
+        let mut progress = self.shared.progress.lock();
+        let before = progress.handled;
+        let is_done = |progress: &Progress| {
+            progress.has_ended
+                || progress.handled > before
+                    && !matches!(arena.standing(address), Ok(Standing::Ready | Standing::Pending(_)))
+        };
+        while !is_done(&progress) && !self.shared.changed.wait_until(&mut progress, deadline).timed_out() {}
+    }
+
+    /// Ends the thread, and waits for that until the deadline.
+    pub(super) fn end(&self, deadline: Instant) {
+        let _ = self.requests.send(Request::End);
+        let is_running = self.inbox.lock().is_none();
+        let mut progress = self.shared.progress.lock();
+        while is_running
+            && !progress.has_ended
+            && !self.shared.changed.wait_until(&mut progress, deadline).timed_out()
+        {}
+    }
+}
+
+/// The thread.
+struct Clerk {
+    group: Group,
+    topic: u64,
+    arena: Weak<DeviceArena>,
+    queue: Arc<Mutex<LaunchQueue>>,
+    shared: Arc<Shared>,
+    /// Memory of other ranks that is closed when this rank's kernels have ended: the driver would block until then.
+    closing: Vec<(usize, SlotId, Box<dyn Send>)>,
+    has_warned: bool,
+}
+
+impl Clerk {
+    fn work(mut self, inbox: &Receiver<Request>) {
+        let mut has_registered = false;
+        loop {
+            let request = if !self.closing.is_empty() {
+                inbox.recv_timeout(CLOSING_PAUSE)
+            } else if has_registered {
+                inbox.recv_timeout(SWEEP)
+            } else {
+                inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            let Some(arena) = self.arena.upgrade() else { break };
+            match request {
+                Ok(Request::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Request::Register(address)) => self.register(&arena, address),
+                Ok(Request::Forget(address)) => {
+                    if let Some(what) = arena.forget(address) {
+                        self.tell_all(&Message::Forget(what));
+                    }
+                }
+                Ok(Request::Note(from, text)) => match Message::decode(&text) {
+                    Some(message) => self.hear(&arena, from, message),
+                    None => tracing::warn!(from, "ignored an invalid message about registered memory"),
+                },
+                Err(RecvTimeoutError::Timeout) => self.sweep(&arena),
+            }
+            self.close_unused();
+            has_registered = arena.has_registered();
+            drop(arena);
+            self.shared.progress.lock().handled += 1;
+            self.shared.changed.notify_all();
+        }
+        self.shared.progress.lock().has_ended = true;
+        self.shared.changed.notify_all();
+    }
+
+    fn register(&mut self, arena: &DeviceArena, address: u64) {
+        // Before it is looked at: what is used from now on is passed again.
+        self.shared.wanted.lock().remove(&address);
+        self.sweep(arena);
+        match arena.offer(address) {
+            Ok(Some((what, offer))) => self.tell_all(&Message::Offer(what, offer)),
+            Ok(None) => {}
+            Err(error) if !self.has_warned => {
+                self.has_warned = true;
+                tracing::warn!(%error, "large CUDA tensors go through staging areas");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn sweep(&self, arena: &DeviceArena) {
+        for what in arena.forget_freed() {
+            self.tell_all(&Message::Forget(what));
+        }
+    }
+
+    fn close_unused(&mut self) {
+        if !self.closing.is_empty() && self.queue.lock().is_idle() {
+            for (owner, what, memory) in core::mem::take(&mut self.closing) {
+                drop(memory);
+                self.tell(&[owner], &Message::Forgotten(what));
+            }
+        }
+    }
+
+    fn hear(&mut self, arena: &DeviceArena, from: usize, message: Message) {
+        match message {
+            Message::Offer(what, offer) => {
+                let answer = match arena.open(from, what, &offer) {
+                    Ok(()) => Message::Opened(what),
+                    Err(error) => Message::Refused(what, format!("rank {}: {error}", self.group.rank())),
+                };
+                self.tell(&[from], &answer);
+            }
+            Message::Opened(what) => arena.note_opened(what, from),
+            Message::Refused(what, why) => {
+                if arena.note_refused(what, why) {
+                    self.tell_all(&Message::Forget(what));
+                }
+            }
+            Message::Forget(what) => {
+                if let Some(memory) = arena.take_opened(from, what) {
+                    self.closing.push((from, what, Box::new(memory)));
+                } else {
+                    self.tell(&[from], &Message::Forgotten(what));
+                }
+            }
+            Message::Forgotten(what) => arena.note_forgotten(what, from),
+        }
+    }
+
+    fn tell_all(&self, message: &Message) {
+        let me = self.group.rank();
+        let others: Vec<_> = (0..self.group.world()).filter(|rank| *rank != me).collect();
+        self.tell(&others, message);
+    }
+
+    fn tell(&self, ranks: &[usize], message: &Message) {
+        // If the group has failed, nothing is registered any more.
+        if let Err(error) = self.group.send_note(ranks, self.topic, &message.encode()) {
+            tracing::debug!(%error, "failed to tell other ranks about registered memory");
+        }
+    }
+}
+
+impl Message {
+    fn encode(&self) -> String {
+        let (kind, what, rest) = match self {
+            Self::Offer(what, offer) => ("offer", what, hex(&offer.encode())),
+            Self::Opened(what) => ("opened", what, String::new()),
+            Self::Refused(what, why) => ("refused", what, why.chars().take(1024).collect()),
+            Self::Forget(what) => ("forget", what, String::new()),
+            Self::Forgotten(what) => ("forgotten", what, String::new()),
+        };
+        format!("{kind} {} {} {rest}", what.slot, what.id)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(4, ' ');
+        let kind = parts.next()?;
+        let what = SlotId { slot: parts.next()?.parse().ok()?, id: parts.next()?.parse().ok()? };
+        let rest = parts.next()?;
+        Some(match kind {
+            "offer" => Self::Offer(what, MemoryOffer::decode(&unhex(rest)?)?),
+            "opened" => Self::Opened(what),
+            "refused" => Self::Refused(what, rest.to_owned()),
+            "forget" => Self::Forget(what),
+            "forgotten" => Self::Forgotten(what),
+            _ => return None,
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| {
+            let text = core::str::from_utf8(pair).ok().filter(|text| text.len() == 2)?;
+            u8::from_str_radix(text, 16).ok()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_decoded_as_they_were_encoded() {
+        let what = SlotId { slot: 7, id: u64::MAX };
+        for message in [
+            Message::Opened(what),
+            Message::Refused(what, "rank 1: no such device".into()),
+            Message::Forget(what),
+            Message::Forgotten(what),
+        ] {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(unhex(&hex(&bytes)), Some(bytes));
+    }
+
+    #[test]
+    fn invalid_messages_are_rejected() {
+        for text in [
+            "",
+            "offer",
+            "offer 1 2 ",
+            "offer 1 2 zz",
+            "offer 1 2 abc",
+            "opened x 2 ",
+            "opened 1 -2 ",
+            "other 1 2 ",
+            "opened 99999999999 2 ",
+        ] {
+            assert_eq!(Message::decode(text), None, "{text}");
+        }
+    }
+}
