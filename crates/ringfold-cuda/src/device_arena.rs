@@ -20,7 +20,6 @@ pub use transfer::Transfer;
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
-use crate::event::Event;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, allocation_at, buffer_id};
@@ -244,9 +243,8 @@ impl DeviceArena {
 
     /// Whether a tensor of this rank is in registered memory.
     pub fn is_registered(&self, memory: &DeviceMemory) -> bool {
-        buffer_id(memory.address()).is_ok_and(|id| {
-            self.registry.lock().code(memory.address(), memory.len() as u64, id, false) != 0
-        })
+        buffer_id(memory.address())
+            .is_ok_and(|id| self.registry.lock().code(memory.address(), memory.len() as u64, id, false) != 0)
     }
 
     /// Queues a copy of the whole of `from`.
@@ -261,11 +259,10 @@ impl DeviceArena {
         unsafe { stream.copy(to.address(), from.address(), from.len()) }
     }
 
-    /// Frees the arena after the `last` event, which follows all work of this rank.
+    /// Frees the arena. `is_done`: all work of this rank has ended.
     ///
-    /// After the deadline or a failed kernel the memory is leaked: kernels of other ranks may still write to it.
-    pub fn close(mut self, last: Option<&Event>, deadline: Instant) {
-        let is_done = last.is_none_or(|last| last.wait_until(deadline).is_ok());
+    /// Otherwise, or after a failed kernel, the memory is leaked: kernels of other ranks may still write to it.
+    pub fn close(mut self, is_done: bool) {
         if !is_done || self.page.is_set() || self.page.error().is_some() {
             core::mem::forget(self.own.take());
             core::mem::forget(self.table.clone());

@@ -11,8 +11,8 @@ use crate::group::{Group, element_type, operation, optional_duration, reduce_op}
 use core::any::Any;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use ringfold::cuda::{CudaError, DeviceMemory, Stream};
-use ringfold::{Error, KernelSources, Unsupported};
+use ringfold::cuda::{CudaError, DeviceMemory, Gpu, Stream};
+use ringfold::{CallEnd, DeviceTransfer, Error, KernelSources, Unsupported};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl DeviceGroup {
         Ok(Self { group: Mutex::new(Some(ForkGuard::new(Arc::new(group)))), ordinal })
     }
 
-    /// Queues an all-reduce of `count` elements.
+    /// Queues an all-reduce of `count` elements on a stream; or on `own` after what is on the stream, and returns the call.
     #[expect(clippy::too_many_arguments, reason = "called for each operation; an object would cost time")]
     fn all_reduce(
         &self,
@@ -59,7 +59,8 @@ impl DeviceGroup {
         reduce: u8,
         timeout: Option<f64>,
         stream: usize,
-    ) -> PyResult<()> {
+        own: Option<usize>,
+    ) -> PyResult<Option<DeviceCall>> {
         let timeout = optional_duration(py, timeout)?;
         let (group, dtype, op) = (self.open_group(py)?, element_type(py, dtype)?, reduce_op(py, reduce)?);
         let bytes = count * dtype.bytes();
@@ -68,7 +69,7 @@ impl DeviceGroup {
             let from = lend(source, bytes, ())?;
             // In place, the driver is asked once whose memory it is.
             let to = if target == source { from.clone() } else { lend(target, bytes, ())? };
-            group.all_reduce(&from, &to, dtype, op, &borrow_stream(&group, stream)?, timeout)
+            issue(&group, stream, own, |on| group.all_reduce(&from, &to, dtype, op, on, timeout))
         })
     }
 
@@ -87,7 +88,8 @@ impl DeviceGroup {
         outputs: Vec<(u64, usize)>,
         timeout: Option<f64>,
         stream: usize,
-    ) -> PyResult<()> {
+        own: Option<usize>,
+    ) -> PyResult<Option<DeviceCall>> {
         let (group, dtype) = (self.open_group(py)?, element_type(py, dtype)?);
         let op = operation(py, op, reduce, peer, counts, others, 0)?;
         let timeout = optional_duration(py, timeout)?;
@@ -97,7 +99,30 @@ impl DeviceGroup {
                 spans.iter().map(|(address, bytes)| lend(*address, *bytes, ())).collect::<Result<Vec<_>, _>>()
             };
             let (from, to) = (lend_all(&inputs)?, lend_all(&outputs)?);
-            group.run(&op, dtype, &from, &to, &borrow_stream(&group, stream)?, timeout)
+            issue(&group, stream, own, |on| group.run(&op, dtype, &from, &to, on, timeout))
+        })
+    }
+
+    /// Queues sends and receives together, each given by whether it is a send, peer, address, bytes and type.
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        batch: Vec<(bool, usize, u64, usize, u8)>,
+        timeout: Option<f64>,
+        stream: usize,
+        own: Option<usize>,
+    ) -> PyResult<Option<DeviceCall>> {
+        let timeout = optional_duration(py, timeout)?;
+        let group = self.open_group(py)?;
+        let types = batch.iter().map(|one| element_type(py, one.4)).collect::<PyResult<Vec<_>>>()?;
+        try_detached(py, || {
+            let _current = group.gpu()?.make_current()?;
+            let of = |((is_send, peer, address, bytes, _), dtype): (&(bool, usize, u64, usize, u8), _)| {
+                let memory = lend(*address, *bytes, ())?;
+                Ok(DeviceTransfer { is_send: *is_send, peer: *peer, memory, dtype })
+            };
+            let batch = batch.iter().zip(types).map(of).collect::<Result<Vec<_>, CudaError>>()?;
+            issue(&group, stream, own, |on| group.transfer(&batch, on, timeout))
         })
     }
 
@@ -154,6 +179,28 @@ impl DeviceGroup {
     }
 }
 
+/// A queued call.
+#[pyclass(frozen, module = "ringfold._native")]
+pub(crate) struct DeviceCall {
+    end: CallEnd,
+    gpu: Gpu,
+}
+
+#[pymethods]
+impl DeviceCall {
+    /// Whether it has ended.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end.is_done().map_err(|error| error.to_exception(py))
+    }
+
+    /// Makes later work on a stream wait for its end.
+    fn order_after(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        // SAFETY: the caller promises that it is a stream of the device.
+        let stream = unsafe { self.gpu.borrow_stream(stream) };
+        self.end.order_after(&stream).map_err(|error| error.to_exception(py))
+    }
+}
+
 impl DeviceGroup {
     fn open_group(&self, py: Python<'_>) -> PyResult<Arc<ringfold::DeviceGroup>> {
         match &*self.group.lock() {
@@ -174,6 +221,21 @@ fn lend(address: u64, bytes: usize, keep: impl Any + Send + Sync) -> Result<Devi
     // SAFETY: the caller of the Python function promises that the tensor is there until the stream that it is used on has
     // come to that, as for everything that is queued on streams; registered memory is kept by its Python object.
     unsafe { DeviceMemory::borrowed(address, bytes, Box::new(keep)) }
+}
+
+/// Queues a call on a stream; or on the `own` one, after what is on the stream.
+fn issue(
+    group: &ringfold::DeviceGroup,
+    stream: usize,
+    own: Option<usize>,
+    queue: impl FnOnce(&Stream) -> Result<CallEnd, Error>,
+) -> Result<Option<DeviceCall>, Error> {
+    let stream = borrow_stream(group, stream)?;
+    let Some(own) = own else { return queue(&stream).map(|_| None) };
+    let own = borrow_stream(group, own)?;
+    group.fork(&stream, &own)?;
+    let end = queue(&own)?;
+    Ok(Some(DeviceCall { end, gpu: group.gpu()? }))
 }
 
 fn borrow_stream(group: &ringfold::DeviceGroup, handle: usize) -> Result<Stream, Error> {

@@ -49,6 +49,7 @@ mod _native {
         cuda_compiler::{cuda_compile, cuda_compiler},
         cuda_memory::CudaMemory,
         cuda_module::{CudaFunction, CudaModule},
+        device_group::DeviceCall,
         device_group::DeviceGroup,
         group::{Group, finish_retired},
         group_work::GroupWork,

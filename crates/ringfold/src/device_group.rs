@@ -12,6 +12,7 @@ mod folds;
 mod launch_queue;
 mod registrar;
 mod stretches;
+mod transfers;
 
 use crate::error::invalid;
 use crate::group::{BufferLengths, RankContext};
@@ -21,15 +22,17 @@ use agreement::agree;
 use core::time::Duration;
 use element::KernelElement;
 use folds::Folds;
+pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
 use parking_lot::Mutex;
 use registrar::Registrar;
 use ringfold_cuda::device_arena::{
-    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind, Specialisation,
+    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind,
+    Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
-use ringfold_cuda::{CudaError, DeviceMemory, Gpu, Stream};
+use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::{Cause, WaitingPeer};
 use ringfold_proto::descriptor::Descriptor;
@@ -40,12 +43,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use stretches::{Stretch, Stretches};
+pub use transfers::DeviceTransfer;
+use transfers::TransferQueues;
 
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
-
-/// How long a capture waits until memory is registered.
-const CAPTURE_MAX: Duration = Duration::from_secs(2);
 
 /// The compiler of kernels and their cache.
 #[derive(Clone, Default, Debug)]
@@ -76,6 +78,9 @@ pub struct DeviceGroup {
     registrar: Registrar,
     folds: Folds,
     queue: Arc<Mutex<LaunchQueue>>,
+    transfers: Arc<TransferQueues>,
+    /// For [`fork`](Self::fork).
+    fork: Mutex<Event>,
     compiler: &'static Compiler,
     cache: Option<PathBuf>,
 }
@@ -109,8 +114,10 @@ impl DeviceGroup {
             return Ok(Err(Unsupported(why)));
         }
         let arena = Arc::new(arena.map_err(Error::from)?);
-        let queue = Arc::new(Mutex::default());
-        registrar.start(&arena, &queue)?;
+        let queue: Arc<Mutex<LaunchQueue>> = Arc::default();
+        let transfers = Arc::new(TransferQueues::new(group.world()));
+        let queues = (queue.clone(), transfers.clone());
+        registrar.start(&arena, Box::new(move || queues.0.lock().is_idle() && queues.1.is_idle()))?;
         // Weak: the page is released with the arena, not by the thread that closes the group.
         let page = Arc::downgrade(&page);
         group.on_failure(move |error| {
@@ -118,9 +125,10 @@ impl DeviceGroup {
                 page.set(&error.to_string());
             }
         });
+        let fork = Mutex::new(arena.gpu().create_event()?);
         let folds = Folds::new(group.rank(), group.world());
-        let (group, cache) = (group.clone(), sources.cache.clone());
-        Ok(Ok(Self { group, arena: Some(arena), registrar, folds, queue, compiler, cache }))
+        let (group, arena, cache) = (group.clone(), Some(arena), sources.cache.clone());
+        Ok(Ok(Self { group, arena, registrar, folds, queue, transfers, fork, compiler, cache }))
     }
 
     /// Queues an all-reduce. Source and target may be the same memory. With a `timeout`, its kernels wait so long for a rank.
@@ -132,7 +140,7 @@ impl DeviceGroup {
         op: ReduceOp,
         stream: &Stream,
         timeout: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> Result<CallEnd, Error> {
         let timeout = timeout.unwrap_or_default();
         let name = element::operation(op, dtype)?;
         let element = element::reduced(dtype);
@@ -148,7 +156,7 @@ impl DeviceGroup {
         }
         let count = self.count(source, dtype, element)?;
         if count == 0 {
-            return self.check();
+            return self.queue_nothing(stream);
         }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
@@ -176,13 +184,13 @@ impl DeviceGroup {
         output: &[DeviceMemory],
         stream: &Stream,
         timeout: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> Result<CallEnd, Error> {
         if let (GroupOp::AllReduce(op), [source], [target]) = (op, input, output) {
             return self.all_reduce(source, target, dtype, *op, stream, timeout);
         }
         let timeout = timeout.unwrap_or_default();
         if matches!(op, GroupOp::Send { .. } | GroupOp::Recv { .. }) {
-            return Err(invalid!("unsupported operation {} on CUDA devices", op.name()));
+            return Err(invalid!("invalid operation {}: it is a transfer", op.name()));
         }
         let (me, world) = (self.group.rank(), self.group.world());
         let bytes = |buffers: &[DeviceMemory]| buffers.iter().map(DeviceMemory::len).collect::<Vec<_>>();
@@ -201,7 +209,7 @@ impl DeviceGroup {
             (KernelKind::Move, (element::moved(dtype), "Sum"))
         };
         if all.agreed == Some(0) && !matches!(op, GroupOp::Barrier) {
-            return self.check();
+            return self.queue_nothing(stream);
         }
         let pairs =
             |stretches: &[Stretch]| stretches.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>();
@@ -228,7 +236,8 @@ impl DeviceGroup {
         })
     }
 
-    /// Registers the allocation that memory is in, and waits until all ranks have opened it, which they do by themselves.
+    /// Registers the allocation that memory is in, and waits a moment until all ranks have opened it, which they do by
+    /// themselves.
     ///
     /// All ranks then access tensors in it in place, which avoids most of the traffic of large operations. A hint: memory
     /// that is used is registered anyway, from the second operation on. It may be freed at any time; this is noticed.
@@ -237,7 +246,7 @@ impl DeviceGroup {
         if memory.is_empty() {
             return Ok(Ok(()));
         }
-        let registered = self.registrar.register(self.arena()?, memory.address(), self.group.timeout());
+        let registered = self.registrar.register(self.arena()?, memory.address());
         self.check()?;
         Ok(registered.map_err(Unsupported))
     }
@@ -299,6 +308,21 @@ impl DeviceGroup {
         self.arena().map(|arena| *arena.gpu())
     }
 
+    /// Makes later work on one stream start after what is queued on another now.
+    pub fn fork(&self, from: &Stream, to: &Stream) -> Result<(), Error> {
+        let _current = self.arena()?.gpu().make_current()?;
+        let event = self.fork.lock();
+        from.record(&event)?;
+        Ok(to.wait(&event)?)
+    }
+
+    /// The end of a call that does nothing.
+    fn queue_nothing(&self, stream: &Stream) -> Result<CallEnd, Error> {
+        self.check()?;
+        let arena = self.arena()?;
+        self.queue.lock().end(arena.gpu(), stream, stream.capture()?, Vec::new())
+    }
+
     fn arena(&self) -> Result<&Arc<DeviceArena>, Error> {
         self.arena.as_ref().ok_or(Error::Left)
     }
@@ -330,7 +354,7 @@ impl DeviceGroup {
             let arena = self.arena()?;
             for memory in operands.into_iter().filter(|memory| arena.is_bulk(memory.len())) {
                 // Otherwise the graph uses staging areas.
-                if let Err(why) = self.registrar.register(arena, memory.address(), CAPTURE_MAX) {
+                if let Err(why) = self.registrar.register(arena, memory.address()) {
                     tracing::debug!(why, "a CUDA graph uses staging areas");
                 }
             }
@@ -346,7 +370,7 @@ impl DeviceGroup {
         operands: impl IntoIterator<Item = &'a DeviceMemory>,
         (stream, capture): (&Stream, Option<u64>),
         launch: impl FnOnce(&DeviceArena, Option<&FoldKernels>) -> Result<(), CudaError>,
-    ) -> Result<(), Error> {
+    ) -> Result<CallEnd, Error> {
         self.check()?;
         let arena = self.arena()?;
         let _current = arena.gpu().make_current()?;
@@ -362,10 +386,7 @@ impl DeviceGroup {
                 self.kernels(&mut queue, &Specialisation { element, element_bytes, op, world, kind })?;
             launch(arena, Some(&kernels))?;
         }
-        match capture {
-            None => queue.push(arena.gpu(), stream, operands.into_iter().cloned().collect()),
-            Some(capture) => queue.push_captured(arena.gpu(), stream, capture),
-        }
+        queue.end(arena.gpu(), stream, capture, operands.into_iter().cloned().collect())
     }
 
     /// The kernels for a call, loaded if needed.
@@ -404,7 +425,11 @@ impl Drop for DeviceGroup {
         self.registrar.end(deadline);
         if let Some(arena) = self.arena.take() {
             match Arc::try_unwrap(arena) {
-                Ok(arena) => arena.close(self.queue.lock().last(), deadline),
+                Ok(arena) => {
+                    let is_done = self.queue.lock().synchronize(deadline).is_ok()
+                        && self.transfers.wait_until(deadline);
+                    arena.close(is_done);
+                }
                 // The registrar is blocked by the driver. The memory is leaked.
                 Err(arena) => core::mem::forget(arena),
             }

@@ -81,7 +81,9 @@ impl DeviceArena {
         let (source_code, target_code) = if is_small {
             (0, 0)
         } else {
-            let code = |memory: &DeviceMemory| self.code(memory.address(), memory.len() as u64, call.common.is_captured);
+            let code = |memory: &DeviceMemory| {
+                self.code(memory.address(), memory.len() as u64, call.common.is_captured)
+            };
             (code(source), code(target))
         };
         let fold_count = call.fold.end.saturating_sub(call.fold.start);
@@ -120,7 +122,8 @@ impl DeviceArena {
         if small.is_none() {
             for (rank, (address, bytes)) in call.gives.iter().enumerate() {
                 let is_read = *bytes > 0 && rank != self.rank;
-                codes[rank] = if is_read { self.code(*address, *bytes, call.common.is_captured) } else { NOTHING };
+                codes[rank] =
+                    if is_read { self.code(*address, *bytes, call.common.is_captured) } else { NOTHING };
             }
             if codes.contains(&0) {
                 codes.fill(0);

@@ -98,10 +98,7 @@ impl Registry {
         let free = self.slots.iter().position(Option::is_none);
         let slot = free.or_else(|| (self.slots.len() < SLOTS_MAX).then_some(self.slots.len()));
         let Some(slot) = slot else {
-            self.refuse(
-                id,
-                format!("too many registered allocations: at most {SLOTS_MAX} are supported"),
-            );
+            self.refuse(id, format!("too many registered allocations: at most {SLOTS_MAX} are supported"));
             return None;
         };
         if slot == self.slots.len() {
@@ -204,7 +201,10 @@ mod tests {
         assert_eq!(registry.offer(BLOCK), None);
         assert_eq!(registry.standing(7), Standing::Pending(vec![0, 2]));
         registry.note_opened(what, 2);
-        assert_eq!((registry.standing(7), registry.code(0x1000, 1, 7, false)), (Standing::Pending(vec![0]), 0));
+        assert_eq!(
+            (registry.standing(7), registry.code(0x1000, 1, 7, false)),
+            (Standing::Pending(vec![0]), 0)
+        );
         registry.note_opened(SlotId { id: 8, ..what }, 0);
         registry.note_opened(what, 0);
         assert_eq!(registry.standing(7), Standing::Ready);

@@ -60,7 +60,8 @@ impl DeviceArena {
         let Some(large) = &kernels.transfers else {
             return Err(CudaError::Argument("invalid kernels for a transfer".into()));
         };
-        if special.world != self.world() || transfers.len() > TRANSFERS_MAX || !transfers.iter().all(is_valid) {
+        if special.world != self.world() || transfers.len() > TRANSFERS_MAX || !transfers.iter().all(is_valid)
+        {
             return Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")));
         }
         if transfers.iter().all(Transfer::is_small) {
@@ -84,11 +85,16 @@ impl DeviceArena {
     ) -> Result<(), CudaError> {
         let code = |transfer: &Transfer<'_>| {
             let memory = transfer.memory;
-            if transfer.is_send { self.code(memory.address(), memory.len() as u64, options.is_captured) } else { 0 }
+            if transfer.is_send {
+                self.code(memory.address(), memory.len() as u64, options.is_captured)
+            } else {
+                0
+            }
         };
         let coded: Vec<_> = transfers.iter().map(|transfer| (transfer, code(transfer))).collect();
         let is_pushed = |transfer: &Transfer<'_>, code: u64| transfer.is_send && code == 0;
-        let needs_second = coded.iter().any(|(transfer, code)| !transfer.is_send || is_pushed(transfer, *code));
+        let needs_second =
+            coded.iter().any(|(transfer, code)| !transfer.is_send || is_pushed(transfer, *code));
         // A send that needs no other kernel waits in the first one.
         let first = if needs_second { ANNOUNCE } else { ANNOUNCE | AWAIT };
         let count = coded.len() as u32;
@@ -134,7 +140,8 @@ impl DeviceArena {
             let memory = transfer.memory;
             at.copy_from_slice(&[memory.address(), memory.len() as u64, *code, transfer.fingerprint, who]);
         }
-        let parameters: Vec<u8> = words.into_iter().chain(self.links(options)).flat_map(u64::to_ne_bytes).collect();
+        let parameters: Vec<u8> =
+            words.into_iter().chain(self.links(options)).flat_map(u64::to_ne_bytes).collect();
         let (grid, block) = (Dim3 { x: blocks, y: rows, z: 1 }, Dim3 { x: threads, y: 1, z: 1 });
         // SAFETY: as for collectives: the parameters are those of `Params` in the source.
         unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }

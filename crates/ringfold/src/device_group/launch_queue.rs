@@ -4,6 +4,7 @@ use crate::Error;
 use core::time::Duration;
 use ringfold_cuda::{DeviceMemory, Event, Gpu, Stream};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximum number of unfinished calls whose memory is kept alive.
@@ -23,8 +24,24 @@ pub(super) struct LaunchQueue {
     captured: Option<(u64, Event)>,
 }
 
+/// The end of a queued call.
+#[derive(Clone, Default)]
+pub struct CallEnd(Option<Arc<Event>>);
+
+impl CallEnd {
+    /// Whether the call has ended. Captured ones have.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        Ok(self.0.as_ref().map_or(Ok(true), |end| end.query())?)
+    }
+
+    /// Makes later work on a stream wait for the end.
+    pub fn order_after(&self, stream: &Stream) -> Result<(), Error> {
+        Ok(self.0.as_ref().map_or(Ok(()), |end| stream.wait(end))?)
+    }
+}
+
 struct QueuedCall {
-    end: Event,
+    end: Arc<Event>,
     _operands: Vec<DeviceMemory>,
 }
 
@@ -42,7 +59,7 @@ impl LaunchQueue {
             (None, _) => {
                 let (id, last) = (stream.id(), self.last_stream);
                 self.last_stream = id;
-                self.queued.back().filter(|_| id.is_none() || id != last).map(|last| &last.end)
+                self.queued.back().filter(|_| id.is_none() || id != last).map(|last| &*last.end)
             }
             (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(event),
             (Some(_), _) => None,
@@ -53,23 +70,32 @@ impl LaunchQueue {
         Ok(())
     }
 
-    pub(super) fn push(
+    /// Ends a call: what was queued on the stream belongs to it, with its memory.
+    pub(super) fn end(
         &mut self,
         gpu: &Gpu,
         stream: &Stream,
+        capture: Option<u64>,
         operands: Vec<DeviceMemory>,
-    ) -> Result<(), Error> {
-        let end = self.event(gpu)?;
+    ) -> Result<CallEnd, Error> {
+        match capture {
+            None => self.push(gpu, stream, operands),
+            Some(capture) => self.push_captured(gpu, stream, capture),
+        }
+    }
+
+    fn push(&mut self, gpu: &Gpu, stream: &Stream, operands: Vec<DeviceMemory>) -> Result<CallEnd, Error> {
+        let end = Arc::new(self.event(gpu)?);
         stream.record(&end)?;
-        self.queued.push_back(QueuedCall { end, _operands: operands });
+        self.queued.push_back(QueuedCall { end: end.clone(), _operands: operands });
         if self.queued.len() > KEPT_MAX {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
         }
-        Ok(())
+        Ok(CallEnd(Some(end)))
     }
 
-    pub(super) fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<(), Error> {
+    fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<CallEnd, Error> {
         // Never shared with the spare events: a captured event cannot be queried.
         let event = match self.captured.take() {
             Some((_, event)) => event,
@@ -77,7 +103,7 @@ impl LaunchQueue {
         };
         stream.record(&event)?;
         self.captured = Some((capture, event));
-        Ok(())
+        Ok(CallEnd(None))
     }
 
     pub(super) fn synchronize(&mut self, deadline: Instant) -> Result<(), Error> {
@@ -85,11 +111,6 @@ impl LaunchQueue {
             last.end.wait_until(deadline)?;
         }
         self.forget_done()
-    }
-
-    /// The end of the last call, unless it is known to be done.
-    pub(super) fn last(&self) -> Option<&Event> {
-        self.queued.back().map(|queued| &queued.end)
     }
 
     fn event(&mut self, gpu: &Gpu) -> Result<Event, Error> {
@@ -109,7 +130,8 @@ impl LaunchQueue {
             && oldest.end.query()?
         {
             let done = self.queued.pop_front();
-            self.spare.extend(done.map(|done| done.end));
+            // Others may still ask whether it has ended.
+            self.spare.extend(done.and_then(|done| Arc::into_inner(done.end)));
         }
         Ok(())
     }

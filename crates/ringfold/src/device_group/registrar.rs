@@ -3,7 +3,6 @@
 //! A thread offers allocations to the other ranks, opens theirs, and notices freed ones. The ranks' threads talk by notes on
 //! a topic of the device group. An operation on memory that not all ranks have opened goes through staging areas.
 
-use super::launch_queue::LaunchQueue;
 use crate::{Error, Group};
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -16,6 +15,8 @@ use std::time::Instant;
 
 /// How often freed memory is looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How long a caller waits until memory is registered.
+const REGISTER_MAX: Duration = Duration::from_secs(1);
 /// How often a rank tries to close memory of others: the driver closes it when no kernel runs.
 const CLOSING_PAUSE: Duration = Duration::from_millis(5);
 /// The most addresses that wait to be offered.
@@ -101,7 +102,7 @@ impl Registrar {
     pub(super) fn start(
         &self,
         arena: &Arc<DeviceArena>,
-        queue: &Arc<Mutex<LaunchQueue>>,
+        is_idle: Box<dyn Fn() -> bool + Send>,
     ) -> Result<(), Error> {
         let Some(inbox) = self.inbox.lock().take() else { return Ok(()) };
         let (group, topic, shared) = (self.group.clone(), self.topic, self.shared.clone());
@@ -109,7 +110,7 @@ impl Registrar {
             group,
             topic,
             arena: Arc::downgrade(arena),
-            queue: queue.clone(),
+            is_idle,
             shared,
             closing: Vec::new(),
             has_warned: false,
@@ -121,22 +122,25 @@ impl Registrar {
         Ok(())
     }
 
-    /// Registers an allocation, and waits until all ranks have opened it. Returns why that is not possible.
-    pub(super) fn register(&self, arena: &DeviceArena, address: u64, timeout: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + timeout;
-        let _ = self.requests.send(Request::Register(address));
+    /// Registers an allocation, and waits a moment until all ranks have opened it. Returns why that is not possible.
+    ///
+    /// Not longer: the driver may keep a rank from opening memory until its kernels end, which may wait for this rank.
+    pub(super) fn register(&self, arena: &DeviceArena, address: u64) -> Result<(), String> {
+        let deadline = Instant::now() + REGISTER_MAX;
         let mut progress = self.shared.progress.lock();
+        let mut is_asked = false;
         loop {
-            let missing = match arena.standing(address) {
-                Ok(Standing::Ready) => return Ok(()),
-                Ok(Standing::Refused(why)) => return Err(why),
-                Ok(Standing::Pending(ranks)) => format!("ranks {ranks:?} have not opened it"),
-                Ok(Standing::Unknown) => "it was not offered".to_owned(),
-                Err(error) => return Err(error.to_string()),
-            };
-            let is_over = self.group.failure().is_some() || progress.has_ended;
-            if is_over || self.shared.changed.wait_until(&mut progress, deadline).timed_out() {
-                return Err(format!("registering memory failed: {missing}"));
+            match arena.standing(address).map_err(|error| error.to_string())? {
+                Standing::Ready => return Ok(()),
+                Standing::Refused(why) => return Err(why),
+                Standing::Unknown if !is_asked => {
+                    let _ = self.requests.send(Request::Register(address));
+                    is_asked = true;
+                }
+                Standing::Unknown | Standing::Pending(_) => {}
+            }
+            if progress.has_ended || self.shared.changed.wait_until(&mut progress, deadline).timed_out() {
+                return Ok(());
             }
         }
     }
@@ -172,7 +176,8 @@ struct Clerk {
     group: Group,
     topic: u64,
     arena: Weak<DeviceArena>,
-    queue: Arc<Mutex<LaunchQueue>>,
+    /// Whether no kernel of this rank runs.
+    is_idle: Box<dyn Fn() -> bool + Send>,
     shared: Arc<Shared>,
     /// Memory of other ranks that is closed when this rank's kernels have ended: the driver would block until then.
     closing: Vec<(usize, SlotId, Box<dyn Send>)>,
@@ -237,7 +242,7 @@ impl Clerk {
     }
 
     fn close_unused(&mut self) {
-        if !self.closing.is_empty() && self.queue.lock().is_idle() {
+        if !self.closing.is_empty() && (self.is_idle)() {
             for (owner, what, memory) in core::mem::take(&mut self.closing) {
                 drop(memory);
                 self.tell(&[owner], &Message::Forgotten(what));

@@ -1,0 +1,213 @@
+//! Sends and receives between devices.
+//!
+//! The transfers with one rank in one direction are a chain: each starts after the one before. Chains do not wait for each
+//! other, so those of a batch get streams of their own, unless one stream is enough.
+
+use super::launch_queue::{CallEnd, LaunchQueue};
+use super::{DeviceGroup, element};
+use crate::error::invalid;
+use crate::group::{BufferLengths, RankContext};
+use crate::{Error, GroupOp};
+use core::time::Duration;
+use parking_lot::Mutex;
+use ringfold_cuda::device_arena::{CallOptions, FoldKernels, KernelKind, Specialisation, Transfer};
+use ringfold_cuda::{DeviceMemory, Stream};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::tuning::Algorithm;
+use std::time::Instant;
+
+/// A send or a receive of a batch.
+#[derive(Clone, Debug)]
+pub struct DeviceTransfer {
+    /// Whether it is a send.
+    pub is_send: bool,
+    /// The other rank.
+    pub peer: usize,
+    /// What is sent, or where the message is stored.
+    pub memory: DeviceMemory,
+    /// The type of its elements.
+    pub dtype: DType,
+}
+
+/// The chains of a rank and the streams of batches.
+pub(super) struct TransferQueues {
+    chains: Mutex<Vec<LaunchQueue>>,
+    streams: Mutex<Vec<Stream>>,
+}
+
+impl TransferQueues {
+    pub(super) fn new(world: usize) -> Self {
+        let chains = (0..2 * world).map(|_| LaunchQueue::default()).collect();
+        Self { chains: Mutex::new(chains), streams: Mutex::default() }
+    }
+
+    /// Whether all transfers are done, except those in graphs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.chains.lock().iter_mut().all(LaunchQueue::is_idle)
+    }
+
+    /// Waits for all transfers. False after the deadline.
+    pub(super) fn wait_until(&self, deadline: Instant) -> bool {
+        self.chains.lock().iter_mut().all(|chain| chain.synchronize(deadline).is_ok())
+    }
+}
+
+impl DeviceTransfer {
+    fn chain(&self) -> usize {
+        2 * self.peer + usize::from(self.is_send)
+    }
+}
+
+/// The chains of a batch, each with its transfers in order; one for all if one stream is enough.
+///
+/// It is if no transfer can keep another one from starting: the small ones run at once in one kernel. Of large ones, sends are
+/// announced before anything waits, so that one receive may wait for its sender.
+fn chains_of(batch: &[DeviceTransfer], is_small: impl Fn(&DeviceTransfer) -> bool) -> Vec<Vec<usize>> {
+    let mut chains: Vec<Vec<usize>> = Vec::new();
+    for (index, transfer) in batch.iter().enumerate() {
+        match chains.iter_mut().find(|chain| batch[chain[0]].chain() == transfer.chain()) {
+            Some(chain) => chain.push(index),
+            None => chains.push(vec![index]),
+        }
+    }
+    let receives = batch.iter().filter(|transfer| !transfer.is_send).count();
+    let all_small = batch.iter().all(&is_small);
+    let all_large = !batch.iter().any(&is_small);
+    if chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && receives <= 1) {
+        return vec![(0..batch.len()).collect()];
+    }
+    chains
+}
+
+impl DeviceGroup {
+    /// Queues sends and receives, which may wait for each other's ranks. The call ends when all have.
+    ///
+    /// Small messages are sent at once; a larger one when its receiver takes it.
+    pub fn transfer(
+        &self,
+        batch: &[DeviceTransfer],
+        stream: &Stream,
+        timeout: Option<Duration>,
+    ) -> Result<CallEnd, Error> {
+        let all = batch.iter().map(|transfer| self.checked(transfer)).collect::<Result<Vec<_>, _>>()?;
+        self.check()?;
+        let arena = self.arena()?;
+        let _current = arena.gpu().make_current()?;
+        let capture = self.prepare_capture(stream, batch.iter().map(|transfer| &transfer.memory))?;
+        let options = CallOptions {
+            fingerprint: 0,
+            timeout: timeout.unwrap_or_default(),
+            is_captured: capture.is_some(),
+        };
+        let kernels = batch
+            .iter()
+            .map(|transfer| self.transfer_kernels(transfer.dtype))
+            .collect::<Result<Vec<_>, _>>()?;
+        // Locked until the call is queued: other threads queue after it.
+        let mut queues = self.transfers.chains.lock();
+        let mut chains = chains_of(batch, |transfer| self.of(transfer, 0).is_small());
+        // Types of different sizes have different kernels.
+        if chains.len() == 1 && kernels.windows(2).any(|pair| !std::sync::Arc::ptr_eq(&pair[0], &pair[1])) {
+            chains = (0..batch.len()).map(|index| vec![index]).collect();
+        }
+        let mut end = CallEnd::default();
+        let is_forked = chains.len() > 1;
+        let mut streams = self.transfers.streams.lock();
+        while is_forked && streams.len() < chains.len() {
+            streams.push(arena.gpu().create_stream()?);
+        }
+        for (at, chain) in chains.iter().enumerate() {
+            let place = if is_forked { &streams[at] } else { stream };
+            if is_forked {
+                self.fork(stream, place)?;
+            }
+            for index in chain {
+                queues[batch[*index].chain()].join(place, capture)?;
+            }
+            let part = |index: &usize| self.of(&batch[*index], all[*index]);
+            if is_forked {
+                for index in chain {
+                    arena.transfer(&kernels[*index], &[part(index)], &options, place)?;
+                }
+            } else {
+                let parts: Vec<_> = chain.iter().map(part).collect();
+                arena.transfer(&kernels[chain[0]], &parts, &options, place)?;
+            }
+            for index in chain {
+                let queue = &mut queues[batch[*index].chain()];
+                let operands = vec![batch[*index].memory.clone()];
+                end = queue.end(arena.gpu(), place, capture, operands)?;
+            }
+            if is_forked {
+                self.fork(place, stream)?;
+            }
+        }
+        if is_forked && capture.is_none() {
+            // After all chains.
+            let chain = batch[chains[0][0]].chain();
+            end = queues[chain].end(arena.gpu(), stream, None, Vec::new())?;
+        }
+        Ok(end)
+    }
+
+    fn of<'a>(&self, transfer: &'a DeviceTransfer, fingerprint: u64) -> Transfer<'a> {
+        let DeviceTransfer { is_send, peer, memory, .. } = transfer;
+        Transfer { is_send: *is_send, peer: *peer, memory, fingerprint }
+    }
+
+    /// The fingerprint of a valid transfer: the same on both ranks.
+    fn checked(&self, transfer: &DeviceTransfer) -> Result<u64, Error> {
+        let DeviceTransfer { is_send, peer, memory, dtype } = transfer;
+        if memory.is_empty() {
+            return Err(invalid!("unsupported transfer of no elements between CUDA devices"));
+        }
+        let tag = crate::TransferTag::default();
+        let (op, input, output) = if *is_send {
+            (GroupOp::Send { to: *peer, tag }, memory.len(), 0)
+        } else {
+            (GroupOp::Recv { from: *peer, tag }, 0, memory.len())
+        };
+        let context = RankContext { me: self.group.rank(), world: self.world() };
+        let request = context.request(&op, *dtype, BufferLengths::OutOfPlace { input, output })?;
+        Ok(request.descriptor.fingerprint(Algorithm::OneShot, 0))
+    }
+
+    fn transfer_kernels(&self, dtype: DType) -> Result<std::sync::Arc<FoldKernels>, Error> {
+        let element = element::moved(dtype);
+        let (element, element_bytes) = (element.name, element.bytes);
+        let kind = KernelKind::Transfer;
+        let wanted = Specialisation { element, element_bytes, op: "Sum", world: self.world(), kind };
+        self.kernels(&mut self.queue.lock(), &wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transfer(is_send: bool, peer: usize) -> DeviceTransfer {
+        // SAFETY: there are no bytes.
+        let memory = unsafe { DeviceMemory::borrowed(0, 0, Box::new(())) }.unwrap();
+        DeviceTransfer { is_send, peer, memory, dtype: DType::F32 }
+    }
+
+    #[test]
+    fn one_stream_is_enough_if_nothing_can_wait_for_what_comes_later() {
+        let (send, receive) = (|peer| transfer(true, peer), |peer| transfer(false, peer));
+        let is_one = |batch: &[DeviceTransfer], is_small: bool| chains_of(batch, |_| is_small).len() == 1;
+        assert!(is_one(&[send(1)], false) && is_one(&[receive(1)], false));
+        assert!(is_one(&[send(1), receive(2), send(0)], false));
+        assert!(!is_one(&[receive(1), receive(2)], false));
+        assert!(is_one(&[receive(1), receive(2), send(1)], true));
+        assert!(!is_one(&[send(1), send(1), receive(2)], true));
+    }
+
+    #[test]
+    fn transfers_with_one_rank_in_one_direction_are_a_chain() {
+        let batch =
+            [transfer(true, 1), transfer(false, 1), transfer(true, 1), transfer(true, 2), transfer(false, 2)];
+        assert_eq!(chains_of(&batch, |_| false), [vec![0, 2], vec![1], vec![3], vec![4]]);
+        let is_small = |transfer: &DeviceTransfer| transfer.is_send;
+        assert_eq!(chains_of(&batch[..2], is_small), [vec![0], vec![1]], "small and large ones");
+    }
+}
