@@ -109,6 +109,16 @@ class Device:
     def set_timeout(self, seconds: float) -> None:
         self._group.set_timeout(seconds)
 
+    def set_urgent(self, is_urgent: bool) -> None:
+        """Sets the priority of the stream of later asynchronous operations."""
+        if is_urgent != self._is_urgent:
+            self._is_urgent, self._stream = is_urgent, None
+
+    def state(self) -> tuple[BaseException | None, int | None]:
+        """Why the group has failed, and how many operations are unfinished; None if that is unknown."""
+        failure = _failure_of(self._group)
+        return failure, None if failure is not None else self._group.unfinished()
+
     def close(self) -> None:
         """Waits a moment for queued kernels, and frees the device."""
         _open.discard(self)
@@ -182,6 +192,8 @@ class DeviceWork(TorchWork):
 
     __slots__ = ("_device", "_done", "stream")
 
+    is_on_device = True
+
     def __init__(
         self,
         group: _native.DeviceGroup,
@@ -229,7 +241,7 @@ class _PendingEvent:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        failure = self._failure()
+        failure = _failure_of(self._group)
         if failure is not None:
             raise failure
         return True
@@ -237,13 +249,15 @@ class _PendingEvent:
     def done(self) -> bool:
         return bool(self._done.query())  # type: ignore[no-untyped-call]
 
-    def _failure(self) -> BaseException | None:
-        try:
-            failure = self._group.failure()
-        except GroupError:
-            # It was closed regularly.
-            return None
-        return None if failure is None or failure.kind == "left" else failure
+
+def _failure_of(group: _native.DeviceGroup) -> BaseException | None:
+    """Why the group has failed; None if it works, or was closed."""
+    try:
+        failure = group.failure()
+    except GroupError:
+        # It was closed regularly.
+        return None
+    return None if failure is None or failure.kind == "left" else failure
 
 
 def is_capturing() -> bool:

@@ -16,7 +16,7 @@ from torchcomms._address_exchange import open_exchange
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
 from torchcomms._device import Device, is_capturing, synchronize_devices
-from torchcomms._hints import MEDIA
+from torchcomms._hints import check_call_hints, media_of, tag_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
 from torchcomms._staging import CallQueue, QueuedCall, staged
@@ -61,6 +61,8 @@ class Engine:
         self._device: Device | None = None
         # Whether the device is opened with the first collective on one.
         self._opens_late = False
+        # The tag of transfers without one of their own.
+        self._tag = tag_of(options.hints)
         self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
         self._listener: _native.BootstrapListener | None = None
         self._handle: str | None = None
@@ -110,7 +112,9 @@ class Engine:
 
     def issue(self, call: Call) -> TorchWork:
         group = self._group or self._require_group()
-        task = Task(call, self.rank, self.size)
+        task = Task(call, self.rank, self.size, self._tag)
+        if call.hints:
+            check_call_hints(call.hints, call.op.name, task.is_transfer)
         if self._opens_late and task.device is not None and not task.is_transfer:
             self._open_device(group, task.device)
         if self._device is not None and self._device.takes(task):
@@ -129,7 +133,9 @@ class Engine:
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
         group = self._require_group()
         # All are checked before any is started.
-        tasks = [Task(_transfer(op, options), self.rank, self.size) for op in ops]
+        if options.hints:
+            check_call_hints(options.hints, OpName.batch_op_issue.name, True)
+        tasks = [Task(_transfer(op, options), self.rank, self.size, self._tag) for op in ops]
         if self._is_staging or any(task.device is not None for task in tasks):
             return self._stage(tasks, async_op)
         calls = [(*task.native_arguments(), (task.inputs, task.outputs)) for task in tasks]
@@ -202,12 +208,12 @@ class Engine:
     def new_window(self) -> TorchCommWindow:
         from torchcomms._window import TorchCommWindow
 
-        shares = _media(self._options) != "tcp"
+        shares = media_of(self._options.hints) != "tcp"
         return TorchCommWindow(self._require_group(), shares, self._join_queues)
 
     # --- other groups ----------------------------------------------------------------------------------------------
 
-    def split(self, ranks: list[int], name: str, timeout: float | None) -> Self:
+    def split(self, ranks: list[int], name: str, timeout: float | None, options: CommOptions) -> Self:
         group = self._require_group()
         for rank in ranks:
             if not hasattr(rank, "__index__") or not 0 <= rank < self.size:
@@ -218,8 +224,9 @@ class Engine:
             raise RuntimeError(
                 f"invalid ranks {ranks} in split: rank {self.rank} is not among them; pass an empty list instead"
             )
-        child = group.split(ranks, _short(name), self._timeout if timeout is None else timeout)
-        engine = type(self)(self._backend, self._options, child, self._wanted_device)
+        limit = self._timeout if timeout is None else timeout
+        child = group.split(ranks, _short(name), limit, media_of(options.hints))
+        engine = type(self)(self._backend, options, child, self._wanted_device)
         engine._timeout = self._timeout
         return engine
 
@@ -250,7 +257,7 @@ class Engine:
                 timeout=self._timeout,
                 connect_timeout=self._timeout if timeout is None else timeout,
                 restores=self._options.enable_reconfigure,
-                media=_media(self._options),
+                media=media_of(self._options.hints),
             )
         except GroupError as error:
             self._why_no_group = f"the last reconfigure() failed: {error}"
@@ -298,6 +305,23 @@ class Engine:
         if self._device is not None:
             self._device.set_timeout(seconds)
 
+    def set_hints(self, hints: dict[str, str]) -> None:
+        self._tag = tag_of(hints, self._tag)
+        if self._device is not None:
+            self._device.set_urgent(self._is_urgent)
+
+    @property
+    def works_end_unattended(self) -> bool:
+        return True
+
+    @property
+    def has_device(self) -> bool:
+        return self._device is not None
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        device = self._device
+        return (None, 0) if device is None else device.state()
+
     def can_abort(self) -> bool:
         return True
 
@@ -342,7 +366,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
             timeout=timeout,
             connect_timeout=timeout,
             restores=False,
-            media=_media(options),
+            media=media_of(options.hints),
         )
     finally:
         if exchange is not None:
@@ -392,16 +416,13 @@ def _failed(error: GroupError) -> TorchWork:
 
 def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
     is_send = op.type is P2POpType.SEND
-    call = Call(OpName.send if is_send else OpName.recv, True, timeout=options.timeout, peer=op.peer)
+    name = OpName.send if is_send else OpName.recv
+    call = Call(name, True, options.hints, options.timeout, peer=op.peer)
     if is_send:
         call.input = op.tensor
     else:
         call.output = op.tensor
     return call
-
-
-def _media(options: CommOptions) -> str:
-    return (options.hints or {}).get(MEDIA, "auto")
 
 
 def _short(name: str) -> str:

@@ -259,6 +259,12 @@ impl DeviceGroup {
         self.check()
     }
 
+    /// The number of unfinished calls of this rank, except those in graphs; `None` while another thread queues one.
+    pub fn unfinished(&self) -> Result<Option<usize>, Error> {
+        let _current = self.arena()?.gpu().make_current()?;
+        self.queue.try_lock().map(|mut queue| queue.unfinished()).transpose()
+    }
+
     /// Sets how long kernels wait for a rank, also those that are queued already.
     pub fn set_timeout(&self, timeout: Duration) {
         if let Some(arena) = &self.arena {

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 ///         let window = group.window(SharedMemory::create(100).unwrap(), &[])?;
 ///         let other = 1 - rank;
 ///         window.put(b"hello", other, 10, None)?;
-///         window.signal(other)?;
+///         window.signal(other, None)?;
 ///         window.wait_signal(other, None)?;
 ///         let mut got = [0; 5];
 ///         window.read(rank, 10, &mut got)?;
@@ -250,9 +250,12 @@ impl Window {
         Ok(WindowWork::put(self.inner.clone(), to, mark, until))
     }
 
-    /// Signals a rank, after all earlier puts to it.
-    pub fn signal(&self, to: usize) -> Result<(), Error> {
-        self.inner.signal(to)
+    /// Signals a rank, after all earlier puts to it. Returns when the signal is queued.
+    ///
+    /// Without a timeout the group's applies. If the signal cannot be queued in time, because too many puts and signals
+    /// to that rank wait, the group fails.
+    pub fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
+        self.inner.signal(to, timeout)
     }
 
     /// Waits for the next signal of a rank, and consumes it.
@@ -354,7 +357,7 @@ impl WindowInner {
             (PutPath::Tcp(handle), _, Some(channels)) => loop {
                 match channels.puts.put(from.clone().into(), handle.at(offset as u64)) {
                     Ok(()) => return Ok(Some(channels.puts.mark())),
-                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
+                    Err(ChannelError::Full { .. }) => self.wait_for_room(to, &channels.puts, until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },
@@ -363,12 +366,12 @@ impl WindowInner {
         Ok(None)
     }
 
-    /// Waits until puts are sent. If that times out the group fails: a part of the put is sent already.
-    fn flush(&self, to: usize, mark: Mark, until: Instant) -> Result<(), Error> {
-        match self.try_flush(to, mark, until)? {
-            true => Ok(()),
-            false => Err(self.fail_group(to)),
-        }
+    /// Waits until more can be queued for a rank. If that times out the group fails: a part of a put may be sent already.
+    fn wait_for_room(&self, to: usize, channel: &Channel, until: Instant) -> Result<(), Error> {
+        channel.wait_for_room(until).map_err(|error| match error {
+            ChannelError::Deadline { .. } => self.fail_group(to),
+            error => self.explain(to, error),
+        })
     }
 
     /// Waits until puts are sent. Returns whether they were in time.
@@ -381,9 +384,10 @@ impl WindowInner {
         }
     }
 
-    fn signal(&self, to: usize) -> Result<(), Error> {
+    fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
         let peer = self.peer(to)?;
         self.check_peer(to)?;
+        let until = self.deadline(timeout);
         let me = Rank::from_index(self.group.rank());
         match (&peer.to, &peer.channels) {
             (PutPath::Own, _) => self.signals.signal(me),
@@ -391,9 +395,7 @@ impl WindowInner {
             (PutPath::Tcp(_), Some(channels)) => loop {
                 match channels.puts.signal() {
                     Ok(()) => break,
-                    Err(ChannelError::Full { .. }) => {
-                        self.flush(to, channels.puts.mark(), self.deadline(None))?;
-                    }
+                    Err(ChannelError::Full { .. }) => self.wait_for_room(to, &channels.puts, until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },

@@ -76,6 +76,12 @@ impl LaunchQueue {
         self.forget_done()
     }
 
+    /// The number of unfinished calls, except those in graphs.
+    pub(super) fn unfinished(&mut self) -> Result<usize, Error> {
+        self.forget_done()?;
+        Ok(self.queued.len())
+    }
+
     /// The end of the last call, unless it is known to be done.
     pub(super) fn last(&self) -> Option<&Event> {
         self.queued.back().map(|queued| &queued.end)
