@@ -47,10 +47,7 @@ class FailedOperation:
 
     def __call__(self, error: BaseException) -> None:
         waited = time.monotonic() - self._began
-        self.comm._run_abort_hooks()
-        end_process(
-            f"{self._op} of communicator {self.comm.get_name()!r} failed after {waited:.1f} s: {error}"
-        )
+        end_process(self.comm, f"{self._op} of {_described(self.comm)} failed after {waited:.1f} s: {error}")
 
 
 class FailedWindowOperation(FailedOperation):
@@ -110,14 +107,21 @@ class DeviceWatch:
             while unfinished is not None and len(issued) > unfinished:
                 issued.popleft()
             return False
-        if issued or getattr(failure, "kind", None) not in _FROM_OUTSIDE:
-            op, began = issued[0] if issued else ("an operation in a CUDA graph", time.monotonic())
-            FailedOperation(comm, op, began)(failure)
+        if issued:
+            FailedOperation(comm, *issued[0])(failure)
+        elif getattr(failure, "kind", None) not in _FROM_OUTSIDE:
+            # The host does not see the operations of graphs.
+            end_process(comm, f"{_described(comm)} failed: {failure}")
         return True
 
 
-def end_process(why: str) -> None:
-    """Prints why, and ends the process with SIGABRT."""
+def _described(comm: TorchComm) -> str:
+    return f"communicator {comm.get_name()!r}"
+
+
+def end_process(comm: TorchComm, why: str) -> None:
+    """Runs the abort hooks, prints why, and ends the process with SIGABRT."""
+    comm._run_abort_hooks()
     if _ending.acquire(blocking=False):
         with contextlib.suppress(Exception):  # stderr may be closed
             print(f"torchcomms: ending this process: {why}", file=sys.stderr, flush=True)

@@ -148,11 +148,6 @@ impl Channel {
         self.connection.wait(deadline, "take what was put", |state| state.flushed(mark.0))
     }
 
-    /// Waits until a call that failed with [`ChannelError::Full`] can be made again.
-    pub fn wait_for_room(&self, deadline: Instant) -> Result<(), ChannelError> {
-        self.connection.wait(deadline, "take what was queued", ConnectionState::has_room)
-    }
-
     /// Whether the puts before a mark no longer read local memory.
     pub fn is_flushed(&self, mark: Mark) -> Result<bool, ChannelError> {
         let ConnectionHandle { shared, id, .. } = &*self.connection.handle;

@@ -252,10 +252,10 @@ impl Window {
 
     /// Signals a rank, after all earlier puts to it. Returns when the signal is queued.
     ///
-    /// Without a timeout the group's applies. If the signal cannot be queued in time, because too many puts and signals
-    /// to that rank wait, the group fails.
+    /// Without a timeout the group's applies. If the signal cannot be queued in time, because too many puts to that rank
+    /// wait, the group fails.
     pub fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
-        self.inner.signal(to, timeout)
+        self.inner.signal(to, self.inner.deadline(timeout))
     }
 
     /// Waits for the next signal of a rank, and consumes it.
@@ -357,7 +357,7 @@ impl WindowInner {
             (PutPath::Tcp(handle), _, Some(channels)) => loop {
                 match channels.puts.put(from.clone().into(), handle.at(offset as u64)) {
                     Ok(()) => return Ok(Some(channels.puts.mark())),
-                    Err(ChannelError::Full { .. }) => self.wait_for_room(to, &channels.puts, until)?,
+                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },
@@ -366,12 +366,12 @@ impl WindowInner {
         Ok(None)
     }
 
-    /// Waits until more can be queued for a rank. If that times out the group fails: a part of a put may be sent already.
-    fn wait_for_room(&self, to: usize, channel: &Channel, until: Instant) -> Result<(), Error> {
-        channel.wait_for_room(until).map_err(|error| match error {
-            ChannelError::Deadline { .. } => self.fail_group(to),
-            error => self.explain(to, error),
-        })
+    /// Waits until puts are sent. If that times out the group fails: a part of the put is sent already.
+    fn flush(&self, to: usize, mark: Mark, until: Instant) -> Result<(), Error> {
+        match self.try_flush(to, mark, until)? {
+            true => Ok(()),
+            false => Err(self.fail_group(to)),
+        }
     }
 
     /// Waits until puts are sent. Returns whether they were in time.
@@ -384,10 +384,9 @@ impl WindowInner {
         }
     }
 
-    fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
+    fn signal(&self, to: usize, until: Instant) -> Result<(), Error> {
         let peer = self.peer(to)?;
         self.check_peer(to)?;
-        let until = self.deadline(timeout);
         let me = Rank::from_index(self.group.rank());
         match (&peer.to, &peer.channels) {
             (PutPath::Own, _) => self.signals.signal(me),
@@ -395,7 +394,7 @@ impl WindowInner {
             (PutPath::Tcp(_), Some(channels)) => loop {
                 match channels.puts.signal() {
                     Ok(()) => break,
-                    Err(ChannelError::Full { .. }) => self.wait_for_room(to, &channels.puts, until)?,
+                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },

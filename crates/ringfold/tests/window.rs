@@ -8,6 +8,7 @@ use ringfold_lab::{Process, Usage};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -433,15 +434,30 @@ fn rank_process_main() {
             }
             println!("has put");
         },
-        "signals-in-time" => {
-            window.put(&[1], 2, 0, None).and_then(|()| window.signal(2, None)).unwrap();
-            println!("has put");
-            loop {
-                if let Err(error) = window.signal(2, Some(Duration::from_secs(1))) {
-                    break error;
+        "signals-in-time" => std::thread::scope(|scope| {
+            let puts = AtomicUsize::new(0);
+            // Fills the queue to the last rank when that rank is stopped, and then waits.
+            scope.spawn(|| {
+                let begin = |bytes| window.begin_put(View::from(vec![1; bytes]), 2, 0, None);
+                let mut works = Vec::new();
+                for bytes in [8 << 20; 8].into_iter().chain(std::iter::repeat(1)) {
+                    let Ok(work) = begin(bytes) else { break };
+                    works.push(work);
+                    puts.fetch_add(1, Ordering::Relaxed);
+                    if works.len() == 1 {
+                        println!("has put");
+                        // The test stops the last rank.
+                        std::thread::sleep(SOON / 5);
+                    }
                 }
+            });
+            let mut before = 0;
+            while before == 0 || puts.load(Ordering::Relaxed) != before {
+                before = puts.load(Ordering::Relaxed);
+                std::thread::sleep(SOON / 2);
             }
-        }
+            window.signal(2, Some(Duration::from_secs(1))).unwrap_err()
+        }),
         _ => loop {
             std::thread::sleep(LONG);
         },

@@ -225,14 +225,6 @@ impl ConnectionState {
         }
     }
 
-    /// Whether more can be queued.
-    pub fn has_room(&mut self) -> Option<Result<(), ChannelError>> {
-        match &self.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => (!self.outbox.is_full()).then_some(Ok(())),
-        }
-    }
-
     /// Aborts the connection, and tells the other end ahead of everything that is queued.
     pub fn abort(&mut self, why: &str) {
         if self.failure.is_some() {
@@ -332,7 +324,6 @@ impl ConnectionState {
     /// Sends frames, as many as one turn takes.
     fn pump(&mut self) -> io::Result<()> {
         let mut budget = limits::CHANNEL_TURN_BYTES;
-        let was_full = self.outbox.is_full();
         if let Some(stream) = self.streams.first_mut()
             && let Some(number) = self.owes_answer.take()
         {
@@ -359,7 +350,7 @@ impl ConnectionState {
                 socket.flush(&mut self.left)?;
                 has_room |= socket.queued_bytes() < limits::CHANNEL_FRAME_BYTES_MAX;
             }
-            self.has_news |= !self.left.is_empty() || was_full && !self.outbox.is_full();
+            self.has_news |= !self.left.is_empty();
             for put in self.left.drain(..) {
                 self.outbox.flushed(put);
             }
