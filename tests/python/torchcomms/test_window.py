@@ -497,7 +497,7 @@ def calls_until_it_times_out(folder: Path, what: str) -> tuple[float, str]:
 
     def fill_the_queue() -> None:
         works: list[torchcomms.TorchWork] = []
-        while not works or works[-1].status is not torchcomms.WorkStatus.ERROR:
+        while not works or works[-1].status is not torchcomms.WorkStatus.TIMEDOUT:
             # The first ones fill the socket buffers.
             works.append(window.put(source if len(works) < 20 else source[:1], 1, 0, True))
             puts[0] += 1
