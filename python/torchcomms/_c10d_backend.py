@@ -199,7 +199,9 @@ else:
             opts: Any = None,
             group_name: str | None = None,
             group_desc: str | None = None,
+            device_types: Any = None,
         ) -> ProcessGroup | None:
+            # One communicator serves all device types.
             child = self._split_comm(ranks, group_name or "", timeout)
             if child is None:
                 return None

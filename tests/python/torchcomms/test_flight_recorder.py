@@ -23,7 +23,7 @@ import torchcomms  # noqa: E402
 from ranks import Ranks  # noqa: E402
 from torchcomms import ReduceOp, TorchComm  # noqa: E402
 from torchcomms.hooks import FlightRecorderHook  # noqa: E402
-from versions import makes_groups_of_some_ranks, skip_unreadable_traces  # noqa: E402
+from versions import makes_groups_of_some_ranks, reads_lists, skip_unreadable_traces  # noqa: E402
 
 SUM = ReduceOp.SUM
 
@@ -390,6 +390,7 @@ def _stranded() -> tuple[float, bool]:
     raise AssertionError("it did not fail")
 
 
+@reads_lists
 @pytest.mark.parametrize("world", [2, 3])
 def test_torchs_analyser_finds_no_fault_in_a_run_without_one(
     ranks: Ranks, tmp_path: Path, caplog: pytest.LogCaptureFixture, world: int

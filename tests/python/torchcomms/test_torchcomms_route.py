@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from versions import makes_groups_of_some_ranks
+from versions import trains_by_the_switch
 
 CPU = torch.device("cpu")
 ON = {"TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1"}
@@ -95,7 +95,7 @@ def use_gloo_by_name() -> list[Any]:
     return seen
 
 
-@makes_groups_of_some_ranks
+@trains_by_the_switch
 def test_gloo_selects_ringfold(ranks: Ranks) -> None:
     for rank, seen in enumerate(ranks.run(3, use_gloo_by_name, env=ON, deadline=120.0)):
         assert seen[0] == [6.0] * 3 and seen[-1] == [0, 1, 2]
