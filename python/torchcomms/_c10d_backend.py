@@ -192,7 +192,7 @@ else:
         def _end_coalescing(self, device: torch.device) -> C10dWork:
             return self.end_coalescing()
 
-        def split_group(  # type: ignore[override]
+        def split_group(
             self,
             ranks: Sequence[int],
             timeout: timedelta | None = None,
