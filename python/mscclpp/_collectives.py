@@ -75,6 +75,7 @@ class Collectives:
                 _REDUCTIONS.index(name),
                 None,
                 stream_handle(stream),
+                None,
             )
 
     def all_gather(self, output: Any, tensor: Any, stream: Any = None) -> None:
@@ -88,7 +89,7 @@ class Collectives:
         with engine_errors():
             inputs, outputs = [(source.address, source.nbytes)], [(target.address, target.nbytes)]
             self._native.run(
-                "all_gather", dtype, 0, -1, None, None, inputs, outputs, None, stream_handle(stream)
+                "all_gather", dtype, 0, -1, None, None, inputs, outputs, None, stream_handle(stream), None
             )
 
     def register(self, tensor: Any) -> None:

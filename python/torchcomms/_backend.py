@@ -9,7 +9,7 @@ from torchcomms._work import TorchWork
 
 if TYPE_CHECKING:
     from torchcomms._batch import P2POp
-    from torchcomms._options import BatchP2POptions
+    from torchcomms._options import BatchP2POptions, CommOptions
     from torchcomms._window import TorchCommWindow
 
 
@@ -41,10 +41,22 @@ class Backend(Protocol):
         """The result of ``get_backend_impl()``."""
         ...
 
+    @property
+    def works_end_unattended(self) -> bool:
+        """Whether asynchronous operations end, or fail, if no thread waits for them."""
+        ...
+
+    @property
+    def has_device(self) -> bool:
+        """Whether a device runs operations, for which the host does not wait."""
+        ...
+
     def issue(self, call: Call) -> TorchWork: ...
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork: ...
-    def split(self, ranks: list[int], name: str, timeout: float | None) -> Backend | None:
-        """None if ``ranks`` is empty."""
+    def split(
+        self, ranks: list[int], name: str, timeout: float | None, options: CommOptions
+    ) -> Backend | None:
+        """None if ``ranks`` is empty. ``options`` are those of the new communicator."""
         ...
 
     def new_window(self) -> TorchCommWindow: ...
@@ -53,6 +65,14 @@ class Backend(Protocol):
         self, uuid: int | str, handles: list[str] | set[str], timeout: float | None
     ) -> TorchWork: ...
     def set_timeout(self, seconds: float) -> None: ...
+    def set_hints(self, hints: dict[str, str]) -> None:
+        """Applies checked hints, which the options hold already."""
+        ...
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        """Why the device's group has failed, and how many operations are unfinished; None if that is unknown."""
+        ...
+
     def can_abort(self) -> bool: ...
     def abort(self) -> None: ...
     def is_aborted(self) -> bool: ...

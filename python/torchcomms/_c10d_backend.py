@@ -192,14 +192,16 @@ else:
         def _end_coalescing(self, device: torch.device) -> C10dWork:
             return self.end_coalescing()
 
-        def split_group(  # type: ignore[override]
+        def split_group(
             self,
             ranks: Sequence[int],
             timeout: timedelta | None = None,
             opts: Any = None,
             group_name: str | None = None,
             group_desc: str | None = None,
+            device_types: Any = None,
         ) -> ProcessGroup | None:
+            # One communicator serves all device types.
             child = self._split_comm(ranks, group_name or "", timeout)
             if child is None:
                 return None

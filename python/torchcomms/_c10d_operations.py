@@ -497,5 +497,6 @@ def _even(tensor: Tensor, parts: int) -> list[int]:
     return [rows // parts] * parts
 
 
-def _tagged(tag: int) -> dict[str, str] | None:
-    return {TAG: str(tag)} if tag else None
+def _tagged(tag: int) -> dict[str, str]:
+    # Also 0: the communicator may have another tag for transfers without one.
+    return {TAG: str(tag)}

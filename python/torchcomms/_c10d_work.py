@@ -7,13 +7,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._C._distributed_c10d import Work
 
-from torchcomms._device import DeviceWork
 from torchcomms._work import TorchWork
+
+if TYPE_CHECKING:
+    # Needs the native module, which is loaded with the first communicator.
+    from torchcomms._device import DeviceWork
 
 # How long the thread that completes futures waits for the next one.
 LINGER_SECONDS = 0.05
@@ -125,11 +128,10 @@ class C10dWork(Work):
 
     def _complete_on_stream(self) -> bool:
         """Completes the future of works on a stream at once: what waits for it is ordered after that stream."""
-        works = [work for work in self._works if isinstance(work, DeviceWork)]
-        if not works or len(works) < len(self._works):
+        if not self._works or not all(work.is_on_device for work in self._works):
             return False
         assert self._gate is not None
-        with torch.cuda.stream(works[-1].stream):
+        with torch.cuda.stream(cast("DeviceWork", self._works[-1]).stream):
             self._gate.set_result(self._results)
         return True
 

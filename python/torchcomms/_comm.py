@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
+import time
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _hook_args
+from torchcomms import _hook_args, _watcher
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
 from torchcomms._call import Call
 from torchcomms._comm_hooks import CommHooks, op_ids
 from torchcomms._comm_operations import CommOperations
+from torchcomms._hints import check_hints, with_hints
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, Hints, TimeoutLike, seconds
 from torchcomms._persistent import AllGatherHandle
@@ -23,6 +22,7 @@ from torchcomms._work import TorchWork
 if TYPE_CHECKING:
     import torch
 
+    from torchcomms._reduce_op import ReduceOp
     from torchcomms._window import TorchCommWindow
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -43,6 +43,10 @@ class TorchComm(CommOperations, CommHooks):
         self._options = options
         self._timeout = seconds(options.timeout) or DEFAULT_TIMEOUT_S
         self._is_final = False
+        # A faster way for the most frequent operation, if the backend has one.
+        self._all_reduce_now = getattr(backend, "all_reduce_now", None)
+        self._ends_process = bool(options.abort_process_on_timeout_or_error)
+        self._device_watch: _watcher.DeviceWatch | None = None
 
     # --- properties ------------------------------------------------------------------------------------------------
 
@@ -127,6 +131,8 @@ class TorchComm(CommOperations, CommHooks):
         except Exception as error:
             self._after(op_id, _hook_args.NewWindowPostHookArgs, None, error)
             raise
+        if self._ends_process:
+            window._supervise = self._supervise_window
         self._after(op_id, _hook_args.NewWindowPostHookArgs, window)
         return window
 
@@ -154,7 +160,8 @@ class TorchComm(CommOperations, CommHooks):
     ) -> TorchComm | None:
         """A communicator of some of the ranks. A rank's new number is its index in the list.
 
-        Only these ranks have to call it. Others may call it with an empty list, and get None.
+        Only these ranks have to call it. Others may call it with an empty list, and get None. ``hints`` are added to those of
+        this communicator.
         """
         self._require_open()
         ranks = list(ranks)
@@ -164,11 +171,11 @@ class TorchComm(CommOperations, CommHooks):
         child = None
         try:
             if ranks:
+                check_hints(hints)
                 full_name = f"{name or self._name}_{min(ranks)}"
-                backend = self._backend.split(ranks, full_name, seconds(timeout))
+                options = replace(with_hints(self._options, hints), name=full_name)
+                backend = self._backend.split(ranks, full_name, seconds(timeout), options)
                 if backend is not None:
-                    inherited = dict(self._options.hints) if self._options.hints else None
-                    options = replace(self._options, name=full_name, hints=inherited)
                     child = TorchComm(backend, self._device, full_name, options)
                     child._timeout = self._timeout
         except Exception as error:
@@ -192,9 +199,12 @@ class TorchComm(CommOperations, CommHooks):
     ) -> TorchWork:
         """Becomes a communicator of the ranks with these handles, which all call this with the same ``uuid``.
 
-        A list fixes the order of ranks; with a set the order is chosen. Ranks that are not among them call nothing.
+        A list fixes the order of ranks; with a set the order is chosen. Ranks that are not among them call nothing. ``hints``
+        are set as by :meth:`set_hints`.
         """
         self._require_open()
+        if hints:
+            self.set_hints(hints)
         work = self._backend.reconfigure(uuid, init_handles, seconds(timeout))
         self._has_failed = False
         return work
@@ -223,11 +233,16 @@ class TorchComm(CommOperations, CommHooks):
         self._timeout = given
 
     def set_hints(self, hints: dict[str, str]) -> None:
-        """Sets hints for later operations. Warns of unknown ones."""
-        from torchcomms._hints import check_hints
+        """Sets hints, beside those that were set before. Warns of unknown ones.
 
+        A tag is used by later sends and receives that have none; a stream priority by later asynchronous operations on CUDA
+        tensors; a transport by later splits, windows and reconfigurations.
+        """
         check_hints(hints)
-        self._options.hints = {**(self._options.hints or {}), **hints}
+        options = with_hints(self._options, hints)
+        self._options.hints = options.hints
+        self._options.is_high_priority_stream = options.is_high_priority_stream
+        self._backend.set_hints(hints)
 
     def finalize(self) -> None:
         """Ends it on this rank without waiting. Other ranks still get what was issued before."""
@@ -273,13 +288,47 @@ class TorchComm(CommOperations, CommHooks):
     def _issue(self, call: Call) -> TorchWork:
         if self._is_final:
             self._require_open()
+        began = time.monotonic() if self._ends_process else 0.0
         if not self._pre.every and not self._post.every:
             next(op_ids)
             work = self._backend.issue(call)
         else:
             work = self._run_hooked(call, lambda: self._backend.issue(call))
-        work._on_error = self._handle_failure
-        if not call.async_op:
+        return self._attended(work, call.op, began, call.async_op)
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: ReduceOp,
+        async_op: bool,
+        hints: Hints = None,
+        timeout: TimeoutLike = None,
+    ) -> TorchWork:
+        """Reduces the tensors of all ranks. Every rank gets the result, the same bits everywhere."""
+        now = self._all_reduce_now
+        if (
+            now is None
+            or hints
+            or timeout is not None
+            or self._is_final
+            or self._pre.every
+            or self._post.every
+        ):
+            return super().all_reduce(tensor, op, async_op, hints, timeout)
+        began = time.monotonic() if self._ends_process else 0.0
+        work = now(tensor, op, async_op)
+        if work is None:
+            return super().all_reduce(tensor, op, async_op)
+        next(op_ids)
+        return self._attended(work, OpName.all_reduce, began, async_op)
+
+    def _attended(self, work: TorchWork, op: OpName, began: float, async_op: bool) -> TorchWork:
+        """A work whose failure is handled. It is waited for unless it is asynchronous."""
+        if self._ends_process:
+            self._supervise(work, op, began, async_op)
+        else:
+            work._on_error = self._handle_failure
+        if not async_op:
             work.wait()
         return work
 
@@ -289,12 +338,16 @@ class TorchComm(CommOperations, CommHooks):
             OpName.batch_op_issue,
             lambda: _hook_args.BatchOpIssuePreHookArgs(async_op, len(ops), ops, timeout=options.timeout),
         )
+        began = time.monotonic()
         try:
             work = self._backend.issue_batch(ops, async_op, options)
         except Exception as error:
             self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, TorchWork(error=error), error)
             raise
-        work._on_error = self._handle_failure
+        if self._ends_process:
+            self._supervise(work, OpName.batch_op_issue, began, async_op)
+        else:
+            work._on_error = self._handle_failure
         self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, work)
         if not async_op:
             work.wait()
@@ -307,7 +360,23 @@ class TorchComm(CommOperations, CommHooks):
     def _handle_failure(self, error: BaseException) -> None:
         """Called when an operation has failed, before its error is raised."""
         self._run_abort_hooks()
-        if self._options.abort_process_on_timeout_or_error:
-            text = f"torchcomms: ending this process: communicator {self._name!r} failed: {error}"
-            print(text, file=sys.stderr, flush=True)
-            os.kill(os.getpid(), signal.SIGABRT)
+
+    def _supervise(self, work: TorchWork, op: OpName, began: float, async_op: bool) -> None:
+        """Ends the process if the operation fails, also if no thread waits for it."""
+        work._on_error = failed = _watcher.FailedOperation(self, op.name, began)
+        if self._backend.has_device:
+            if self._device_watch is None:
+                self._device_watch = _watcher.DeviceWatch(self)
+            self._device_watch.add(op.name, began)
+        if not async_op or work.is_on_device:
+            return
+        if work._error is not None:
+            failed(work._error)
+        elif work._pending is not None and self._backend.works_end_unattended:
+            _watcher.watch_work(work)
+
+    def _supervise_window(self, work: TorchWork, op: str, began: float) -> None:
+        """The same for an operation of a window."""
+        work._on_error = _watcher.FailedWindowOperation(self, f"{op} of a window", began)
+        if work._error is not None or work._pending is not None:
+            _watcher.watch_work(work)

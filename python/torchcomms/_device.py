@@ -1,8 +1,8 @@
 """Collectives as kernels on CUDA devices, on torch's streams.
 
-Collectives of CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture them. Sends and
-receives are staged through pinned host memory (:mod:`torchcomms._staging`), as is everything if a rank has no device, no
-compiler, or is on another host. Needs torch, so it is imported with the first communicator.
+Operations on CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture them. They are
+staged through pinned host memory (:mod:`torchcomms._staging`) if a rank has no device, no compiler, or is on another host.
+Needs torch, so it is imported with the first communicator.
 """
 
 from __future__ import annotations
@@ -13,19 +13,32 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from ringfold import _native
 from ringfold._error import GroupError, PortError
 
-from torchcomms._task import Task, spans
+from torchcomms._dtypes import REDUCED
+from torchcomms._reduce_op import RedOpType, ReduceOp
+from torchcomms._task import Task, Tensors, spans
 from torchcomms._work import TorchWork
 
 _log = logging.getLogger("torchcomms")
 
-# The sizes of the engine's element types, by their numbers.
-_BYTES = (1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16)
+# The queue of all operations that are not transfers.
+_COLLECTIVES = ("", -1)
+# The engine's numbers of reductions of real types without a factor, and the size of an element.
+_FAST = {
+    key: (*numbers, key[0].itemsize)
+    for key, numbers in REDUCED.items()
+    if not key[0].is_complex and key[1] is not RedOpType.PREMUL_SUM
+}
+# Queues a call on a stream, or on the second one after it.
+_Queue = Callable[[int, int | None], "_native.DeviceCall | None"]
 # How long a thread that waits for a device sleeps between two checks, at first and at most.
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.00002, 0.001
 # The limit for queued kernels when the host waits for them. Kernels also have their own deadline.
@@ -46,7 +59,10 @@ class Device:
         self._rank = rank
         self._size = size
         self._is_urgent = is_urgent
-        self._stream: torch.cuda.Stream | None = None
+        # The streams of asynchronous operations: one for collectives, and one for each direction to each rank.
+        self._streams: dict[tuple[str, int], torch.cuda.Stream] = {}
+        # Tensors of asynchronous calls that have not ended: the allocator must not reuse them.
+        self._held: deque[tuple[_native.DeviceCall, object]] = deque()
         _open.add(self)
 
     @classmethod
@@ -57,19 +73,17 @@ class Device:
             joined = _native.DeviceGroup.open(group, ordinal, None, _cache())
         except PortError as error:
             if ordinal >= 0:
-                _warn_once(
-                    f"staging CUDA tensors through host memory: no collectives on the device: {error}"
-                )
+                _warn_once(f"staging CUDA tensors through host memory: no collectives on the device: {error}")
             return None
         return cls(joined, torch.device("cuda", joined.ordinal), group.rank, group.world, is_urgent)
 
     def takes(self, task: Task) -> bool:
         """Whether the device runs this task. All ranks answer alike for the same operation."""
-        device = task.device
         if task.native == "barrier":
             # Otherwise the host waits, as for all barriers.
             return is_capturing()
-        if device is None or device.type != "cuda" or task.is_transfer:
+        device = task.device
+        if device is None or device.type != "cuda":
             return False
         if device != self._device:
             raise RuntimeError(
@@ -79,20 +93,57 @@ class Device:
 
     def issue(self, task: Task, async_op: bool) -> TorchWork:
         """Queues a task: on the current stream, or, with ``async_op``, on a stream of our own."""
-        # During a capture, another stream would have to be joined to the captured one before the capture ends.
-        if not async_op or is_capturing():
-            # The raw handle: a stream object costs microseconds.
-            self._queue(task, torch._C._cuda_getCurrentRawStream(self._device.index))
+        if task.is_transfer:
+            return self.issue_batch([task], async_op)
+        inputs = self._inputs(task)
+        queue = partial(
+            self._group.run,
+            *(task.native, task.dtype, task.reduce, task.peer, task.counts, task.others),
+            *(spans(inputs), spans(task.outputs), task.timeout),
+        )
+        return self._call(queue, _COLLECTIVES, (inputs, task.outputs), async_op)
+
+    def issue_batch(self, tasks: Sequence[Task], async_op: bool) -> TorchWork:
+        """Queues sends and receives together."""
+        batch, tensors = [], []
+        for task in tasks:
+            is_send = bool(task.inputs)
+            tensor = (task.inputs or task.outputs)[0]
+            batch.append((is_send, task.peer, tensor.data_ptr(), tensor.nbytes, task.dtype))
+            tensors.append(tensor)
+        queue = partial(self._group.transfer, batch, tasks[0].timeout)
+        return self._call(queue, (tasks[0].native, tasks[0].peer), tensors, async_op)
+
+    def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
+        """Queues an all-reduce, faster than :meth:`issue`. None if that has to check or prepare more."""
+        numbers = _FAST.get((tensor.dtype, op.type))
+        if numbers is None or not tensor.is_contiguous() or tensor.get_device() != self._device.index:
+            return None
+        dtype, reduce, nbytes = numbers
+        address, count = tensor.data_ptr(), tensor.nbytes // nbytes
+        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        if not async_op:
+            self._group.all_reduce(address, address, count, dtype, reduce, None, stream, None)
             return TorchWork()
-        stream = self._own_stream()
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            self._queue(task, stream.cuda_stream)
-            done = stream.record_event()
-        for tensor in (*task.inputs, *task.outputs):
-            # The allocator must not reuse it before the stream has come to here.
-            tensor.record_stream(stream)
-        return DeviceWork(self._group, self._device, stream, done)
+        queue = partial(self._group.all_reduce, address, address, count, dtype, reduce, None)
+        return self._call(queue, _COLLECTIVES, tensor, True)
+
+    def _call(self, queue: _Queue, key: tuple[str, int], tensors: object, async_op: bool) -> TorchWork:
+        """Queues a call on the current stream, or on the stream of this key, which then follows the current one."""
+        # The raw handle: a stream object costs microseconds.
+        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        # During a capture, another stream would have to be joined to the captured one before the capture ends.
+        if not async_op or torch._C._cuda_isCurrentStreamCapturing():
+            queue(stream, None)
+            return TorchWork()
+        own = self._streams.get(key) or self._new_stream(key)
+        call = queue(stream, own.cuda_stream)
+        assert call is not None
+        held = self._held
+        while held and held[0][0].done():
+            held.popleft()
+        held.append((call, tensors))
+        return DeviceWork(self._group, self._device, own, call)
 
     def synchronize(self) -> None:
         """Waits for all queued kernels.
@@ -119,48 +170,34 @@ class Device:
     def set_timeout(self, seconds: float) -> None:
         self._group.set_timeout(seconds)
 
+    def set_urgent(self, is_urgent: bool) -> None:
+        """Sets the priority of the stream of later asynchronous operations."""
+        if is_urgent != self._is_urgent:
+            self._is_urgent, self._streams = is_urgent, {}
+
+    def state(self) -> tuple[BaseException | None, int | None]:
+        """Why the group has failed, and how many operations are unfinished; None if that is unknown."""
+        failure = _failure_of(self._group)
+        return failure, None if failure is not None else self._group.unfinished()
+
     def close(self) -> None:
         """Waits a moment for queued kernels, and frees the device."""
         _open.discard(self)
         self._group.close()
 
-    def _own_stream(self) -> torch.cuda.Stream:
-        if self._stream is None:
-            priority = -1 if self._is_urgent else 0
-            self._stream = torch.cuda.Stream(self._device, priority=priority)  # type: ignore[no-untyped-call]
-        return self._stream
+    def _new_stream(self, key: tuple[str, int]) -> torch.cuda.Stream:
+        stream = torch.cuda.Stream(self._device, priority=-1 if self._is_urgent else 0)  # type: ignore[no-untyped-call]
+        self._streams[key] = stream
+        return stream
 
-    def _queue(self, task: Task, stream: int) -> None:
-        if task.native == "all_reduce":
-            source = task.inputs[0]
-            self._group.all_reduce(
-                source.data_ptr(),
-                task.outputs[0].data_ptr(),
-                source.nbytes // _BYTES[task.dtype],
-                task.dtype,
-                task.reduce,
-                task.timeout,
-                stream,
-            )
-            return
-        inputs = task.inputs
+    def _inputs(self, task: Task) -> Tensors:
+        """The inputs of a task. Those that the operation would overwrite too early are copied."""
         if task.native == "all_gather" and len(task.outputs) == 1:
-            source, whole = inputs[0], task.outputs[0]
+            source, whole = task.inputs[0], task.outputs[0]
             own = whole.data_ptr() + self._rank * source.nbytes
             if source.data_ptr() != own and _overlap(source, whole):
-                inputs = (source.clone(),)
-        self._group.run(
-            task.native,
-            task.dtype,
-            task.reduce,
-            task.peer,
-            task.counts,
-            task.others,
-            spans(inputs),
-            spans(task.outputs),
-            task.timeout,
-            stream,
-        )
+                return (source.clone(),)
+        return task.inputs
 
 
 def _warn_once(text: str) -> None:
@@ -196,25 +233,27 @@ def synchronize_devices(seconds: float) -> None:
 class DeviceWork(TorchWork):
     """An operation on a stream of our own. ``wait()`` makes the current stream wait for it, not the host."""
 
-    __slots__ = ("_device", "_done", "stream")
+    __slots__ = ("_call", "_device", "stream")
+
+    is_on_device = True
 
     def __init__(
         self,
         group: _native.DeviceGroup,
         device: torch.device,
         stream: torch.cuda.Stream,
-        done: torch.cuda.Event,
+        call: _native.DeviceCall,
     ) -> None:
-        super().__init__(_PendingEvent(group, done))
+        super().__init__(_PendingCall(group, call))
         self._device = device
-        self._done = done
+        self._call = call
         self.stream = stream
         """The stream that it is queued on."""
 
     def wait(self) -> None:
         """Orders later work of the current stream after it. Raises its error, if it is known."""
         if self._pending is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._done)
+            self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device.index))
             self.is_completed()
         if self._pending is None:
             super().wait()
@@ -227,14 +266,14 @@ class DeviceWork(TorchWork):
         super().wait()
 
 
-class _PendingEvent:
-    """An event in a stream that the host waits for."""
+class _PendingCall:
+    """A queued call that the host waits for."""
 
-    __slots__ = ("_done", "_group")
+    __slots__ = ("_call", "_group")
 
-    def __init__(self, group: _native.DeviceGroup, done: torch.cuda.Event) -> None:
+    def __init__(self, group: _native.DeviceGroup, call: _native.DeviceCall) -> None:
         self._group = group
-        self._done = done
+        self._call = call
 
     def wait(self, timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -245,21 +284,23 @@ class _PendingEvent:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        failure = self._failure()
+        failure = _failure_of(self._group)
         if failure is not None:
             raise failure
         return True
 
     def done(self) -> bool:
-        return bool(self._done.query())  # type: ignore[no-untyped-call]
+        return self._call.done()
 
-    def _failure(self) -> BaseException | None:
-        try:
-            failure = self._group.failure()
-        except GroupError:
-            # It was closed regularly.
-            return None
-        return None if failure is None or failure.kind == "left" else failure
+
+def _failure_of(group: _native.DeviceGroup) -> BaseException | None:
+    """Why the group has failed; None if it works, or was closed."""
+    try:
+        failure = group.failure()
+    except GroupError:
+        # It was closed regularly.
+        return None
+    return None if failure is None or failure.kind == "left" else failure
 
 
 def is_capturing() -> bool:

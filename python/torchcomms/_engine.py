@@ -16,7 +16,8 @@ from torchcomms._address_exchange import open_exchange
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
 from torchcomms._device import Device, is_capturing, synchronize_devices
-from torchcomms._hints import MEDIA
+from torchcomms._dtypes import SUM, U8
+from torchcomms._hints import check_call_hints, media_of, tag_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
 from torchcomms._staging import CallQueue, QueuedCall, staged
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
 
+    from torchcomms._reduce_op import ReduceOp
     from torchcomms._window import TorchCommWindow
 
 # How long process exit waits for what finalized communicators still have to send.
@@ -61,6 +63,11 @@ class Engine:
         self._device: Device | None = None
         # Whether the device is opened with the first collective on one.
         self._opens_late = False
+        # The number of transfers of CUDA tensors that were staged, and of those that have to be before the device does them.
+        self._staged_transfers: dict[tuple[str, int], int] = {}
+        self._first_by_device: dict[tuple[str, int], int] = {}
+        # The tag of transfers without one of their own.
+        self._tag = tag_of(options.hints)
         self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
         self._listener: _native.BootstrapListener | None = None
         self._handle: str | None = None
@@ -79,6 +86,7 @@ class Engine:
         if self._device is not None:
             self._device.close()
         self._device = None
+        self._staged_transfers, self._first_by_device = {}, {}
         # All ranks call this together. Groups that restore memory after a failure cannot do that on a device.
         has_devices = group is not None and self._backend != "gloo" and not self._options.enable_reconfigure
         wanted = self._wanted_device
@@ -110,11 +118,14 @@ class Engine:
 
     def issue(self, call: Call) -> TorchWork:
         group = self._group or self._require_group()
-        task = Task(call, self.rank, self.size)
+        task = Task(call, self.rank, self.size, self._tag)
+        if call.hints:
+            check_call_hints(call.hints, call.op.name, task.is_transfer)
         if self._opens_late and task.device is not None and not task.is_transfer:
             self._open_device(group, task.device)
-        if self._device is not None and self._device.takes(task):
-            return self._queue(self._device, task, call.async_op)
+        device = self._device
+        if device is not None and (self._goes_by_device(task) if task.is_transfer else device.takes(task)):
+            return self._queue(device, [task], call.async_op)
         if self._is_staging or task.device is not None:
             return self._stage([task], call.async_op)
         arguments = task.native_arguments()
@@ -129,7 +140,18 @@ class Engine:
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
         group = self._require_group()
         # All are checked before any is started.
-        tasks = [Task(_transfer(op, options), self.rank, self.size) for op in ops]
+        if options.hints:
+            check_call_hints(options.hints, OpName.batch_op_issue.name, True)
+        tasks = [Task(_transfer(op, options), self.rank, self.size, self._tag) for op in ops]
+        device = self._device
+        if device is not None:
+            queued = [task for task in tasks if self._goes_by_device(task)]
+            if len(queued) == len(tasks):
+                return self._queue(device, tasks, async_op)
+            if queued:
+                others = [task for task in tasks if task not in queued]
+                works = [self._queue(device, queued, True), self._stage(others, True)]
+                return _joint_work([_PendingWork(work) for work in works], async_op)
         if self._is_staging or any(task.device is not None for task in tasks):
             return self._stage(tasks, async_op)
         calls = [(*task.native_arguments(), (task.inputs, task.outputs)) for task in tasks]
@@ -148,15 +170,37 @@ class Engine:
         self._join_queues()
         self._opens_late = False
         self._device = Device.open(group, device, self._is_urgent)
+        if self._device is not None:
+            self._first_by_device = _agree_on_transfers(group, self._staged_transfers)
 
-    def _queue(self, device: Device, task: Task, async_op: bool) -> TorchWork:
-        """Queues a collective on the device, after the staged ones that were issued before."""
-        if (queue := self._queues.get(_COLLECTIVES)) is not None:
+    def _queue(self, device: Device, tasks: list[Task], async_op: bool) -> TorchWork:
+        """Queues a collective or transfers on the device. A collective follows the staged ones that were issued before."""
+        is_batch = tasks[0].is_transfer
+        if not is_batch and (queue := self._queues.get(_COLLECTIVES)) is not None:
             queue.join()
         try:
-            return device.issue(task, async_op)
+            return device.issue_batch(tasks, async_op) if is_batch else device.issue(tasks[0], async_op)
         except GroupError as error:
             return _failed(error)
+
+    def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
+        """An all-reduce without preparations, faster than :meth:`issue`. None if it needs them."""
+        device = self._device
+        if device is None or self._is_staging:
+            return None
+        try:
+            return device.all_reduce_now(tensor, op, async_op)
+        except GroupError as error:
+            return _failed(error)
+
+    def _goes_by_device(self, task: Task) -> bool:
+        """Whether the device does a transfer. Both ranks answer alike for the same transfer."""
+        device = self._device
+        tensor = (task.inputs or task.outputs)[0]
+        if device is None or task.tag or not tensor.nbytes or not device.takes(task):
+            return False
+        key = (task.native, task.peer)
+        return self._staged_transfers.get(key, 0) >= self._first_by_device.get(key, 0)
 
     def register_tensor(self, tensor: torch.Tensor) -> None:
         """Prepares the memory of a CUDA tensor: large operations on it are in place from the first one on."""
@@ -183,6 +227,15 @@ class Engine:
         # All are checked before any is started.
         calls = [staged(task, self._is_urgent, run, before(task)) for task in tasks]
         self._is_staging = True
+        for task in tasks:
+            if (
+                task.is_transfer
+                and task.device is not None
+                and not task.tag
+                and (task.inputs or task.outputs)[0].nbytes
+            ):
+                key = (task.native, task.peer)
+                self._staged_transfers[key] = self._staged_transfers.get(key, 0) + 1
         return _joint_work([self._queue_of(task).put(call) for task, call in zip(tasks, calls)], async_op)
 
     def _queue_of(self, task: Task) -> CallQueue:
@@ -200,12 +253,12 @@ class Engine:
     def new_window(self) -> TorchCommWindow:
         from torchcomms._window import TorchCommWindow
 
-        shares = _media(self._options) != "tcp"
+        shares = media_of(self._options.hints) != "tcp"
         return TorchCommWindow(self._require_group(), shares, self._join_queues)
 
     # --- other groups ----------------------------------------------------------------------------------------------
 
-    def split(self, ranks: list[int], name: str, timeout: float | None) -> Self:
+    def split(self, ranks: list[int], name: str, timeout: float | None, options: CommOptions) -> Self:
         group = self._require_group()
         for rank in ranks:
             if not hasattr(rank, "__index__") or not 0 <= rank < self.size:
@@ -216,8 +269,9 @@ class Engine:
             raise RuntimeError(
                 f"invalid ranks {ranks} in split: rank {self.rank} is not among them; pass an empty list instead"
             )
-        child = group.split(ranks, _short(name), self._timeout if timeout is None else timeout)
-        engine = type(self)(self._backend, self._options, child, self._wanted_device)
+        limit = self._timeout if timeout is None else timeout
+        child = group.split(ranks, _short(name), limit, media_of(options.hints))
+        engine = type(self)(self._backend, options, child, self._wanted_device)
         engine._timeout = self._timeout
         return engine
 
@@ -248,7 +302,7 @@ class Engine:
                 timeout=self._timeout,
                 connect_timeout=self._timeout if timeout is None else timeout,
                 restores=self._options.enable_reconfigure,
-                media=_media(self._options),
+                media=media_of(self._options.hints),
             )
         except GroupError as error:
             self._why_no_group = f"the last reconfigure() failed: {error}"
@@ -296,6 +350,23 @@ class Engine:
         if self._device is not None:
             self._device.set_timeout(seconds)
 
+    def set_hints(self, hints: dict[str, str]) -> None:
+        self._tag = tag_of(hints, self._tag)
+        if self._device is not None:
+            self._device.set_urgent(self._is_urgent)
+
+    @property
+    def works_end_unattended(self) -> bool:
+        return True
+
+    @property
+    def has_device(self) -> bool:
+        return self._device is not None
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        device = self._device
+        return (None, 0) if device is None else device.state()
+
     def can_abort(self) -> bool:
         return True
 
@@ -340,12 +411,52 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
             timeout=timeout,
             connect_timeout=timeout,
             restores=False,
-            media=_media(options),
+            media=media_of(options.hints),
         )
     finally:
         if exchange is not None:
             exchange.close()
     return kind(backend, options, group, device)
+
+
+def _agree_on_transfers(
+    group: _native.Group, staged: dict[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """The number of transfers in each direction with each rank that are staged before the device does them.
+
+    All ranks call this together. A rank may have issued transfers before that the other one issues later, or has issued
+    before, so the larger number counts.
+    """
+    import torch
+
+    rank, size = group.rank, group.world
+    mine = torch.tensor([[staged.get((op, peer), 0) for peer in range(size)] for op in ("send", "recv")])
+    all_ranks = torch.empty((size, 2, size), dtype=mine.dtype)
+    spans = [(mine.data_ptr(), mine.nbytes)], [(all_ranks.data_ptr(), all_ranks.nbytes)]
+    group.run("all_gather", U8, SUM, -1, None, None, *spans, None, 0)
+    first = {}
+    for peer in range(size):
+        first["send", peer] = max(int(mine[0, peer]), int(all_ranks[peer, 1, rank]))
+        first["recv", peer] = max(int(mine[1, peer]), int(all_ranks[peer, 0, rank]))
+    return first
+
+
+class _PendingWork:
+    """A work as a part of another one."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: TorchWork) -> None:
+        self._work = work
+
+    def wait(self, timeout: float | None) -> bool:
+        if not self._work._wait_for(timeout):
+            return False
+        self._work.wait()
+        return True
+
+    def done(self) -> bool:
+        return self._work.is_completed()
 
 
 class _JointPending:
@@ -390,16 +501,13 @@ def _failed(error: GroupError) -> TorchWork:
 
 def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
     is_send = op.type is P2POpType.SEND
-    call = Call(OpName.send if is_send else OpName.recv, True, timeout=options.timeout, peer=op.peer)
+    name = OpName.send if is_send else OpName.recv
+    call = Call(name, True, options.hints, options.timeout, peer=op.peer)
     if is_send:
         call.input = op.tensor
     else:
         call.output = op.tensor
     return call
-
-
-def _media(options: CommOptions) -> str:
-    return (options.hints or {}).get(MEDIA, "auto")
 
 
 def _short(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchcomms._batch import P2POp
 from torchcomms._call import Call
-from torchcomms._options import BatchP2POptions
+from torchcomms._options import BatchP2POptions, CommOptions
 from torchcomms._registry import FAKE
 from torchcomms._work import TorchWork
 
@@ -22,6 +22,8 @@ class FakeBackend:
     name = FAKE
     version = "1"
     is_initialized = True
+    works_end_unattended = False
+    has_device = False
 
     @property
     def impl(self) -> FakeBackend:
@@ -33,7 +35,7 @@ class FakeBackend:
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
         return TorchWork()
 
-    def split(self, ranks: list[int], name: str, timeout: float | None) -> FakeBackend:
+    def split(self, ranks: list[int], name: str, timeout: float | None, options: CommOptions) -> FakeBackend:
         return FakeBackend()
 
     def new_window(self) -> TorchCommWindow:
@@ -49,6 +51,12 @@ class FakeBackend:
 
     def set_timeout(self, seconds: float) -> None:
         return
+
+    def set_hints(self, hints: dict[str, str]) -> None:
+        return
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        return None, 0
 
     def can_abort(self) -> bool:
         return False

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchcomms._options import CommOptions
 
 MEDIA = "ringfold::media"
-"""The transport: ``auto``, ``shared`` (shared memory, or an error) or ``tcp``."""
+"""The transport of a group: ``auto``, ``shared`` (shared memory, or an error) or ``tcp``."""
 
 TAG = "ringfold::tag"
-"""The tag of a send or receive, a number. A receive takes a send with the same tag."""
+"""The tag of sends and receives, a number. A receive takes a send with the same tag."""
 
+_OURS = "ringfold::"
+_MEDIA_VALUES = ("auto", "shared", "tcp")
 # With this hint, torch passes all options of a process group as hints.
 _FROM_TORCH = "persistent_store"
 _PRIORITY = ("high_priority_stream", "is_high_priority_stream")
+
+# The warnings about hints of single operations that were given.
+_warned: set[str] = set()
 
 
 def is_known(name: str) -> bool:
@@ -22,16 +33,72 @@ def is_known(name: str) -> bool:
     >>> is_known("torchcomm::ncclx::high_priority_stream"), is_known("ringfold::media"), is_known("backend_option")
     (True, True, False)
     """
-    return name in (MEDIA, TAG, _FROM_TORCH) or name.rpartition("::")[2] in _PRIORITY
+    return name in (MEDIA, TAG, _FROM_TORCH) or _is_priority(name)
 
 
 def check_hints(hints: Mapping[str, str] | None) -> None:
-    """Warns of unknown hints, unless torch passed them."""
-    if not hints or _FROM_TORCH in hints:
+    """Checks the hints of a communicator: warns of unknown ones, unless torch passed them.
+
+    Raises for invalid values of known hints, and for unknown names that begin with ``ringfold::``.
+    """
+    if not hints:
         return
+    tag_of(hints)
+    wants_high_priority(hints)
+    media_of(hints)
     for name in hints:
-        if not is_known(name):
-            warnings.warn(f"unknown hint {name!r}: it has no effect", UserWarning, stacklevel=4)
+        _reject_unknown_of_ours(name)
+        if not is_known(name) and _FROM_TORCH not in hints:
+            _warn(f"unknown hint {name!r}: it has no effect")
+
+
+def check_call_hints(hints: Mapping[str, str], op: str, takes_tag: bool = False) -> None:
+    """Checks the hints of a single operation: warns once of each one that has no effect."""
+    for name in hints:
+        if takes_tag and name == TAG:
+            continue
+        _reject_unknown_of_ours(name)
+        if name == TAG:
+            why = f"hint {name!r} has no effect on {op}: only sends and receives have tags"
+        elif is_known(name):
+            why = f"hint {name!r} has no effect on a single operation: pass it to new_comm(), split() or set_hints()"
+        else:
+            why = f"unknown hint {name!r}: it has no effect"
+        warn_once(why)
+
+
+def warn_once(text: str) -> None:
+    """Warns, once in this process."""
+    if text not in _warned:
+        _warned.add(text)
+        _warn(text)
+
+
+def with_hints(options: CommOptions, hints: Mapping[str, str] | None) -> CommOptions:
+    """The options with additional hints, and with what these set. The hints are a copy."""
+    merged = {**(options.hints or {}), **(hints or {})}
+    is_high = wants_high_priority(hints)
+    if is_high is None:
+        is_high = options.is_high_priority_stream
+    return replace(options, hints=merged or None, is_high_priority_stream=is_high)
+
+
+def tag_of(hints: Mapping[str, str] | None, default: int = 0) -> int:
+    """The tag of a transfer: a receive takes a send with the same tag."""
+    tag = (hints or {}).get(TAG)
+    if tag is None:
+        return default
+    if not str(tag).isdecimal():
+        raise RuntimeError(f"invalid tag {tag!r}: must be a number >= 0")
+    return int(tag)
+
+
+def media_of(hints: Mapping[str, str] | None) -> str:
+    """The transport that the hints ask for."""
+    media = (hints or {}).get(MEDIA, "auto")
+    if media not in _MEDIA_VALUES:
+        raise RuntimeError(f"invalid hint {MEDIA!r}: {media!r}, must be one of {', '.join(_MEDIA_VALUES)}")
+    return media
 
 
 def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
@@ -39,6 +106,23 @@ def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
     from torchcomms._environment import truth
 
     for name, value in (hints or {}).items():
-        if name.rpartition("::")[2] in _PRIORITY:
+        if _is_priority(name):
             return truth(name, str(value))
     return None
+
+
+def _is_priority(name: str) -> bool:
+    return name.rpartition("::")[2] in _PRIORITY
+
+
+def _reject_unknown_of_ours(name: str) -> None:
+    if name.startswith(_OURS) and not is_known(name):
+        raise RuntimeError(f"unknown hint {name!r}: hints of ringfold are {MEDIA} and {TAG}")
+
+
+def _warn(text: str) -> None:
+    """Warns, at the line outside of this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("torchcomms"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UserWarning, stacklevel=level)

@@ -50,7 +50,7 @@ def new_comm(
     - ``store``: the store by which the ranks find each other; by default a TCPStore at ``MASTER_ADDR``:``MASTER_PORT``. No
       reference to it is kept.
     - ``enable_reconfigure``: connects to no rank yet. Its rank is −1 until :meth:`TorchComm.reconfigure`.
-    - ``hints``: settings by name. Unknown ones cause a warning.
+    - ``hints``: settings by name. Unknown ones cause a warning, those that begin with ``ringfold::`` an error.
     - ``options``: all of these in one object; separate arguments take precedence.
 
     Rank and size come from ``TORCHCOMM_RANK``/``TORCHCOMM_SIZE``, or from the variables of the launcher: Open MPI, PMI, PALS, SLURM,
@@ -84,7 +84,7 @@ def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
 
         impl = python_class()
         impl.init(device, name, replace(options, name=name, store=wanted.store))
-        made = PythonBackend(impl, options)
+        made = PythonBackend(impl)
     elif is_engine:
         from torchcomms._engine import new_engine
 

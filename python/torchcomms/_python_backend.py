@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import FIELDS, Call
+from torchcomms._hints import warn_once
 from torchcomms._op_name import OpName
-from torchcomms._options import BatchP2POptions, CommOptions
+from torchcomms._options import BatchP2POptions, CommOptions, Hints
 from torchcomms._reduce_op import ReduceOp
 from torchcomms._work import TorchWork
 
@@ -153,9 +154,12 @@ def _arguments(call: Call) -> list[Any]:
 class PythonBackend:
     """Calls a backend written in Python. The backend checks the arguments."""
 
-    def __init__(self, impl: TorchCommBackend, options: CommOptions) -> None:
+    # Its works end when they are waited for.
+    works_end_unattended = False
+    has_device = False
+
+    def __init__(self, impl: TorchCommBackend) -> None:
         self._impl = impl
-        self._options = options
 
     @property
     def rank(self) -> int:
@@ -182,10 +186,12 @@ class PythonBackend:
         return self._impl
 
     def issue(self, call: Call) -> TorchWork:
+        self._warn_of_hints(call.hints)
         op = OpName.all_gather_single if call.op is OpName.all_gather_p_exec else call.op
         return _work_of([getattr(self._impl, op.name)(*_arguments(call), call.async_op)])
 
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
+        self._warn_of_hints(options.hints)
         # All are started before any is waited for: each may need the others.
         started = [
             (self._impl.send if op.type is P2POpType.SEND else self._impl.recv)(op.tensor, op.peer, True)
@@ -193,9 +199,11 @@ class PythonBackend:
         ]
         return _work_of(started)
 
-    def split(self, ranks: list[int], name: str, timeout: float | None) -> PythonBackend | None:
-        child = self._impl.split(ranks, name, self._options)
-        return None if child is None else PythonBackend(child, self._options)
+    def split(
+        self, ranks: list[int], name: str, timeout: float | None, options: CommOptions
+    ) -> PythonBackend | None:
+        child = self._impl.split(ranks, name, options)
+        return None if child is None else PythonBackend(child)
 
     def new_window(self) -> TorchCommWindow:
         return self._impl.new_window()
@@ -208,6 +216,18 @@ class PythonBackend:
 
     def set_timeout(self, seconds: float) -> None:
         self._impl.set_timeout(timedelta(seconds=seconds))
+
+    def set_hints(self, hints: dict[str, str]) -> None:
+        self._warn_of_hints(hints)
+
+    def _warn_of_hints(self, hints: Hints) -> None:
+        for name in hints or ():
+            warn_once(
+                f"hint {name!r} has no effect: the backend {self.name!r} gets hints only when it is made"
+            )
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        return None, 0
 
     def can_abort(self) -> bool:
         return False

@@ -8,7 +8,7 @@ import torch
 
 from torchcomms._call import Call
 from torchcomms._dtypes import MOVED, REDUCED, SUM, U8, not_reduced
-from torchcomms._hints import TAG
+from torchcomms._hints import tag_of
 from torchcomms._operands import SPECS, Counts, check_peer
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
@@ -27,7 +27,7 @@ class Task:
         *("others", "outputs", "peer", "reduce", "tag", "timeout"),
     )
 
-    def __init__(self, call: Call, rank: int, size: int) -> None:
+    def __init__(self, call: Call, rank: int, size: int, tag: int = 0) -> None:
         spec = SPECS[call.op]
         self.native = spec.native
         self.is_transfer = spec.is_transfer
@@ -44,7 +44,8 @@ class Task:
             self._set_reduction(call.reduce)
         elif self.inputs or self.outputs:
             self._set_dtype()
-        self.tag = _tag(call.hints) if spec.is_transfer and call.hints is not None else 0
+        # Without a tag of its own, a transfer has that of the communicator.
+        self.tag = tag_of(call.hints, tag) if spec.is_transfer else 0
 
     def native_arguments(self) -> NativeArguments:
         """The arguments for the native module. The tensors have to live until the end."""
@@ -120,14 +121,6 @@ def spans(tensors: Tensors) -> Spans:
             raise RuntimeError(f"tensor on {tensor.device} has no memory here ({type(tensor).__name__})")
         spans.append((address, nbytes))
     return spans
-
-
-def _tag(hints: dict[str, str]) -> int:
-    """The tag of a transfer: a receive takes a send with the same tag."""
-    tag = hints.get(TAG, "0")
-    if not tag.isdecimal():
-        raise RuntimeError(f"invalid tag {tag!r}: must be a number >= 0")
-    return int(tag)
 
 
 def _factor(op: ReduceOp) -> float:

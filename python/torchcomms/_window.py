@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from torchcomms._hints import check_call_hints
 from torchcomms._options import Hints, TimeoutLike, seconds
 from torchcomms._work import Pending, TorchWork
 
@@ -55,6 +57,9 @@ class TorchCommWindow:
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
         self._bytes = 0
         self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
+
+    _supervise: Callable[[TorchWork, str, float], None] | None = None
+    """Told of each operation, with its name and the time of its start, if failures end the process."""
 
     # --- the tensor ------------------------------------------------------------------------------------------------
 
@@ -173,22 +178,23 @@ class TorchCommWindow:
             )
         offset = target_offset_nelems * dtype.itemsize
         return self._run(
-            lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor), async_op
+            lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor),
+            *("put", async_op, hints),
         )
 
     def signal(
         self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchWork:
-        """Signals a rank that all earlier puts into its tensor have arrived."""
+        """Signals a rank that all earlier puts into its tensor have arrived. Ends when the signal is queued."""
         window, rank = self._require(), self._rank(peer_rank)
-        return self._run(lambda: window.signal(rank), async_op)
+        return self._run(lambda: window.signal(rank, seconds(timeout)), "signal", async_op, hints)
 
     def wait_signal(
         self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchWork:
         """Waits for a rank's next signal, and takes it. After a timeout it may be waited for again."""
         window, rank = self._require(), self._rank(peer_rank)
-        return self._run(lambda: window.wait_signal(rank, seconds(timeout)), async_op)
+        return self._run(lambda: window.wait_signal(rank, seconds(timeout)), "wait_signal", async_op, hints)
 
     # --- copies ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +214,9 @@ class TorchCommWindow:
         return f"{type(self).__name__}(shape={self.shape}, bytes={self._bytes})"
 
     def _new(self) -> Self:
-        return type(self)(self._group, self._shares, self._flush)
+        new = type(self)(self._group, self._shares, self._flush)
+        new._supervise = self._supervise
+        return new
 
     def _set_tensor(self, tensor: torch.Tensor, owning: bool) -> None:
         self._tensor = (lambda: tensor) if owning else weakref.ref(tensor)
@@ -217,13 +225,18 @@ class TorchCommWindow:
     def _clear_tensor(self) -> None:
         self._tensor, self._bytes = _nothing, 0
 
-    def _run(self, begin: Callable[[], Pending | None], async_op: bool) -> TorchWork:
+    def _run(self, begin: Callable[[], Pending | None], op: str, async_op: bool, hints: Hints) -> TorchWork:
         from ringfold._error import GroupError
 
+        if hints:
+            check_call_hints(hints, op)
+        began = time.monotonic()
         try:
             work = TorchWork(begin())
         except GroupError as error:
             work = TorchWork(error=error)
+        if self._supervise is not None:
+            self._supervise(work, op, began)
         if not async_op:
             work.wait()
         return work

@@ -152,6 +152,12 @@ impl DeviceGroup {
         try_detached(py, || group.synchronize(timeout))
     }
 
+    /// The number of unfinished operations, except those in graphs; None while another thread queues one.
+    fn unfinished(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let group = self.open_group(py)?;
+        try_detached(py, || group.unfinished())
+    }
+
     /// Sets how long kernels wait for a rank.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         self.open_group(py)?.set_timeout(duration(py, seconds)?);

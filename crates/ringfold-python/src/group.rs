@@ -38,15 +38,7 @@ impl Group {
         restores: bool,
         media: &str,
     ) -> PyResult<Self> {
-        let media = match media {
-            "auto" => Media::Auto,
-            "tcp" => Media::Tcp,
-            "shared" => Media::Shared,
-            other => {
-                let text = format!("unknown medium {other:?}: must be auto, tcp or shared");
-                return Err(invalid_group_argument(py, &text));
-            }
-        };
+        let media = media_of(py, media)?;
         let mut builder = ringfold::Group::builder()
             .rank(rank)
             .world(world)
@@ -136,9 +128,17 @@ impl Group {
     }
 
     /// A group of some of the ranks; only they call this. A rank's new number is its index in `ranks`.
-    fn split(&self, py: Python<'_>, ranks: Vec<usize>, name: &str, timeout: f64) -> PyResult<Self> {
-        let (group, timeout) = (self.group.of_group(py)?, duration(py, timeout)?);
-        let child = detached(py, || group.split_within(&ranks, name, timeout))?;
+    fn split(
+        &self,
+        py: Python<'_>,
+        ranks: Vec<usize>,
+        name: &str,
+        timeout: f64,
+        media: &str,
+    ) -> PyResult<Self> {
+        let (group, timeout, media) =
+            (self.group.of_group(py)?, duration(py, timeout)?, media_of(py, media)?);
+        let child = detached(py, || group.split_within(&ranks, name, timeout, media))?;
         child.map(Self::of).map_err(|error| connect_error(py, &error))
     }
 
@@ -232,6 +232,18 @@ pub(crate) fn operation(
     let (reduce, tag) = (reduce_op(py, reduce)?, transfer_tag(py, tag)?);
     let arguments = OpArguments { reduce, peer, counts, others, tag };
     GroupOp::from_name(name, arguments).map_err(|error| error.to_exception(py))
+}
+
+fn media_of(py: Python<'_>, name: &str) -> PyResult<Media> {
+    match name {
+        "auto" => Ok(Media::Auto),
+        "tcp" => Ok(Media::Tcp),
+        "shared" => Ok(Media::Shared),
+        other => {
+            let text = format!("unknown medium {other:?}: must be auto, tcp or shared");
+            Err(invalid_group_argument(py, &text))
+        }
+    }
 }
 
 fn transfer_tag(py: Python<'_>, number: u64) -> PyResult<TransferTag> {

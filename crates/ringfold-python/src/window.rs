@@ -82,9 +82,9 @@ impl Window {
     }
 
     /// Signals a rank.
-    fn signal(&self, py: Python<'_>, rank: usize) -> PyResult<()> {
-        let window = self.window.of_group(py)?;
-        try_detached(py, || window.signal(rank))
+    fn signal(&self, py: Python<'_>, rank: usize, timeout: Option<f64>) -> PyResult<()> {
+        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        try_detached(py, || window.signal(rank, timeout))
     }
 
     /// Starts to wait for a signal of a rank.

@@ -270,6 +270,14 @@ impl DeviceGroup {
         self.check()
     }
 
+    /// The number of unfinished calls of this rank, except those in graphs; `None` while another thread queues one.
+    pub fn unfinished(&self) -> Result<Option<usize>, Error> {
+        let _current = self.arena()?.gpu().make_current()?;
+        let Some(mut queue) = self.queue.try_lock() else { return Ok(None) };
+        let collectives = queue.unfinished()?;
+        Ok(self.transfers.unfinished()?.map(|transfers| transfers + collectives))
+    }
+
     /// Sets how long kernels wait for a rank, also those that are queued already.
     pub fn set_timeout(&self, timeout: Duration) {
         if let Some(arena) = &self.arena {

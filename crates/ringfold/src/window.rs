@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 ///         let window = group.window(SharedMemory::create(100).unwrap(), &[])?;
 ///         let other = 1 - rank;
 ///         window.put(b"hello", other, 10, None)?;
-///         window.signal(other)?;
+///         window.signal(other, None)?;
 ///         window.wait_signal(other, None)?;
 ///         let mut got = [0; 5];
 ///         window.read(rank, 10, &mut got)?;
@@ -250,9 +250,12 @@ impl Window {
         Ok(WindowWork::put(self.inner.clone(), to, mark, until))
     }
 
-    /// Signals a rank, after all earlier puts to it.
-    pub fn signal(&self, to: usize) -> Result<(), Error> {
-        self.inner.signal(to)
+    /// Signals a rank, after all earlier puts to it. Returns when the signal is queued.
+    ///
+    /// Without a timeout the group's applies. If the signal cannot be queued in time, because too many puts to that rank
+    /// wait, the group fails.
+    pub fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
+        self.inner.signal(to, self.inner.deadline(timeout))
     }
 
     /// Waits for the next signal of a rank, and consumes it.
@@ -381,7 +384,7 @@ impl WindowInner {
         }
     }
 
-    fn signal(&self, to: usize) -> Result<(), Error> {
+    fn signal(&self, to: usize, until: Instant) -> Result<(), Error> {
         let peer = self.peer(to)?;
         self.check_peer(to)?;
         let me = Rank::from_index(self.group.rank());
@@ -391,9 +394,7 @@ impl WindowInner {
             (PutPath::Tcp(_), Some(channels)) => loop {
                 match channels.puts.signal() {
                     Ok(()) => break,
-                    Err(ChannelError::Full { .. }) => {
-                        self.flush(to, channels.puts.mark(), self.deadline(None))?;
-                    }
+                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },

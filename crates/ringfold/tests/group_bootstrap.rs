@@ -350,7 +350,7 @@ fn a_rank_that_does_not_split_is_named_and_the_parent_continues() {
         // First the leader is missing, then another rank.
         for missing in [0, 2] {
             if me != missing {
-                let error = group.split_within(&[0, 1, 2], "incomplete", briefly).unwrap_err();
+                let error = group.split_within(&[0, 1, 2], "incomplete", briefly, Media::Auto).unwrap_err();
                 assert!(matches!(error, Error::BootstrapFailed(_)), "{error}");
             }
             done.wait();

@@ -8,6 +8,7 @@ use ringfold_lab::{Process, Usage};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -81,7 +82,7 @@ fn data_is_there_when_its_signal_arrives() {
             assert_eq!(window.about(rank).unwrap(), [rank as u8; 3]);
             assert_eq!(window.is_mapped(rank).unwrap(), rank == me || kind.is_mapped(rank));
             window.put(&[me as u8 + 1; 100], rank, 100 * me, None).unwrap();
-            window.signal(rank).unwrap();
+            window.signal(rank, None).unwrap();
         }
         for rank in 0..world {
             window.wait_signal(rank, None).unwrap();
@@ -111,7 +112,7 @@ fn memory_in_an_unsealed_file_is_written_over_tcp() {
         let other = 1 - group.rank();
         assert!(!window.is_mapped(other).unwrap());
         window.put(b"hello", other, 10, None).unwrap();
-        window.signal(other).unwrap();
+        window.signal(other, None).unwrap();
         window.wait_signal(other, None).unwrap();
         assert_eq!(own(&window, 100)[10..15], *b"hello");
         window.close().unwrap();
@@ -127,12 +128,12 @@ fn a_signal_arrives_after_a_large_put() {
             for round in 1..=20_u8 {
                 if group.rank() == 0 {
                     window.put(&vec![round; BYTES], 1, 0, None).unwrap();
-                    window.signal(1).unwrap();
+                    window.signal(1, None).unwrap();
                     window.wait_signal(1, None).unwrap();
                 } else {
                     window.wait_signal(0, None).unwrap();
                     assert!(own(&window, BYTES).iter().all(|byte| *byte == round), "{kind:?} {round}");
-                    window.signal(0).unwrap();
+                    window.signal(0, None).unwrap();
                 }
             }
             window.close().unwrap();
@@ -147,9 +148,9 @@ fn each_wait_consumes_one_signal_of_one_window() {
             let (one, other) = (kind.open(&group, 8), kind.open(&group, 8));
             let peer = 1 - group.rank();
             for _ in 0..3 {
-                one.signal(peer).unwrap();
+                one.signal(peer, None).unwrap();
             }
-            other.signal(peer).unwrap();
+            other.signal(peer, None).unwrap();
             for _ in 0..3 {
                 one.wait_signal(peer, None).unwrap();
             }
@@ -161,19 +162,19 @@ fn each_wait_consumes_one_signal_of_one_window() {
             other.wait_signal(peer, None).unwrap();
             group.barrier().unwrap();
             // A late signal is not lost.
-            one.signal(peer).unwrap();
+            one.signal(peer, None).unwrap();
             one.wait_signal(peer, None).unwrap();
             // A dropped wait consumes its signal.
             drop(one.begin_wait_signal(peer, None).unwrap());
             let second = one.begin_wait_signal(peer, None).unwrap();
-            one.signal(peer).unwrap();
+            one.signal(peer, None).unwrap();
             // A signal of the other window arrives after it.
-            other.signal(peer).unwrap();
+            other.signal(peer, None).unwrap();
             other.wait_signal(peer, None).unwrap();
             assert!(!second.is_done());
             assert_eq!(second.wait_for(Duration::from_millis(10)), None);
             group.barrier().unwrap();
-            one.signal(peer).unwrap();
+            one.signal(peer, None).unwrap();
             second.wait().unwrap();
             assert!(second.is_done() && second.wait().is_ok());
         });
@@ -184,8 +185,8 @@ fn each_wait_consumes_one_signal_of_one_window() {
 fn a_rank_signals_itself() {
     everywhere(|kind, group| {
         let (window, me) = (kind.open(&group, 8), group.rank());
-        window.signal(me).unwrap();
-        window.signal(me).unwrap();
+        window.signal(me, None).unwrap();
+        window.signal(me, None).unwrap();
         window.wait_signal(me, None).unwrap();
         window.wait_signal(me, None).unwrap();
         assert!(window.wait_signal(me, Some(Duration::from_millis(5))).is_err());
@@ -207,13 +208,13 @@ fn sizes_may_differ_and_be_zero() {
                 "{error}"
             );
             assert!(window.put(&[1], rank, usize::MAX, None).is_err());
-            window.signal(rank).unwrap();
+            window.signal(rank, None).unwrap();
             window.wait_signal(rank, None).unwrap();
         }
         assert_eq!(own(&window, me * 10), vec![7; me * 10]);
         for error in [
             window.put(&[], world, 0, None).unwrap_err(),
-            window.signal(world).unwrap_err(),
+            window.signal(world, None).unwrap_err(),
             window.wait_signal(world, None).unwrap_err(),
         ] {
             assert!(error.to_string().contains(&format!("rank {world} is out of range")), "{error}");
@@ -232,7 +233,7 @@ fn asynchronous_puts_complete() {
                 window.begin_put(View::from(vec![piece as u8 + 1; bytes]), peer, piece * bytes, None).unwrap()
             };
             let works: Vec<_> = (0..16).map(begin).collect();
-            window.signal(peer).unwrap();
+            window.signal(peer, None).unwrap();
             for work in works.iter().rev() {
                 work.wait().unwrap();
                 assert!(work.is_done());
@@ -255,7 +256,7 @@ fn closing_a_window_completes_all_puts_and_frees_its_memory() {
                 for rank in 0..3 {
                     window.put(&[round; 100_000], rank, group.rank() * 100_000, None).unwrap();
                     // No rank waits for these.
-                    window.signal(rank).unwrap();
+                    window.signal(rank, None).unwrap();
                 }
                 window.close().unwrap();
                 assert!(own(&window, 300_000).iter().all(|byte| *byte == round), "{kind:?}");
@@ -284,7 +285,7 @@ fn many_threads_may_wait_put_and_signal() {
                     scope.spawn(move || {
                         for _ in 0..500 {
                             window.put(&[thread as u8; 1000], peer, thread * 1000, None).unwrap();
-                            window.signal(peer).unwrap();
+                            window.signal(peer, None).unwrap();
                             window.wait_signal(peer, None).unwrap();
                         }
                     });
@@ -305,7 +306,7 @@ fn signals_before_leaving_count_and_later_waits_fail() {
             let (window, silent) = (kind.open(&group, 10), kind.open(&group, 10));
             if group.rank() == 1 {
                 window.put(&[9; 5], 0, 0, None).unwrap();
-                window.signal(0).unwrap();
+                window.signal(0, None).unwrap();
                 return;
             }
             if group.rank() == 0 {
@@ -315,7 +316,7 @@ fn signals_before_leaving_count_and_later_waits_fail() {
                 assert_eq!(own(&window, 10)[..5], [9; 5]);
             }
             let begun = Instant::now();
-            let errors = [window.wait_signal(1, None).unwrap_err(), window.signal(1).unwrap_err()];
+            let errors = [window.wait_signal(1, None).unwrap_err(), window.signal(1, None).unwrap_err()];
             assert!(begun.elapsed() < SOON, "{kind:?}");
             for error in errors {
                 assert!(matches!(error, Error::GroupFailed(_)), "{error}");
@@ -324,7 +325,7 @@ fn signals_before_leaving_count_and_later_waits_fail() {
             // The other ranks can still communicate.
             let other = 2 - group.rank();
             window.put(&[3; 5], other, 5, None).unwrap();
-            window.signal(other).unwrap();
+            window.signal(other, None).unwrap();
             window.wait_signal(other, None).unwrap();
             assert_eq!(own(&window, 10)[5..], [3; 5]);
         });
@@ -393,7 +394,7 @@ fn invalid_connections_to_the_port_do_no_harm() {
                 let again = Kind::Tcp.open(&group, 1000);
                 for window in [&window, &again] {
                     window.put(&[5; 1000], 1 - rank, 0, None).unwrap();
-                    window.signal(1 - rank).unwrap();
+                    window.signal(1 - rank, None).unwrap();
                     window.wait_signal(1 - rank, None).unwrap();
                     assert_eq!(own(window, 1000), [5; 1000]);
                 }
@@ -428,11 +429,35 @@ fn rank_process_main() {
         "puts" | "puts-in-time" => loop {
             let timeout = (does == "puts-in-time").then_some(Duration::from_secs(1));
             let put = window.put(&vec![1; 8 << 20], 2, 0, timeout);
-            if let Err(error) = put.and_then(|()| window.signal(2)) {
+            if let Err(error) = put.and_then(|()| window.signal(2, None)) {
                 break error;
             }
             println!("has put");
         },
+        "signals-in-time" => std::thread::scope(|scope| {
+            let puts = AtomicUsize::new(0);
+            // Fills the queue to the last rank when that rank is stopped, and then waits.
+            scope.spawn(|| {
+                let begin = |bytes| window.begin_put(View::from(vec![1; bytes]), 2, 0, None);
+                let mut works = Vec::new();
+                for bytes in [8 << 20; 8].into_iter().chain(std::iter::repeat(1)) {
+                    let Ok(work) = begin(bytes) else { break };
+                    works.push(work);
+                    puts.fetch_add(1, Ordering::Relaxed);
+                    if works.len() == 1 {
+                        println!("has put");
+                        // The test stops the last rank.
+                        std::thread::sleep(SOON / 5);
+                    }
+                }
+            });
+            let mut before = 0;
+            while before == 0 || puts.load(Ordering::Relaxed) != before {
+                before = puts.load(Ordering::Relaxed);
+                std::thread::sleep(SOON / 2);
+            }
+            window.signal(2, Some(Duration::from_secs(1))).unwrap_err()
+        }),
         _ => loop {
             std::thread::sleep(LONG);
         },
@@ -502,11 +527,23 @@ fn waits_and_puts_end_at_once_when_a_stopped_rank_is_killed() {
 
 #[test]
 fn a_put_that_times_out_fails_the_group_and_names_the_rank() {
-    let ([mut waiter, mut putter, mut stopped], _) = processes("tcp", "puts-in-time");
+    time_out("puts-in-time");
+}
+
+#[test]
+fn a_signal_that_times_out_fails_the_group_and_names_the_rank() {
+    time_out("signals-in-time");
+}
+
+fn time_out(does: &str) {
+    let ([mut waiter, mut putter, mut stopped], _) = processes("tcp", does);
     stopped.stop().unwrap();
+    let began = Instant::now();
     for rank in [&mut waiter, &mut putter] {
         let line = rank.wait_for("the end", LONG, |line| line.starts_with("ended ")).unwrap();
         assert!(line.contains("rank 2"), "{line}");
     }
+    // The timeout of the call, not that of the group.
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     stopped.kill9().unwrap();
 }

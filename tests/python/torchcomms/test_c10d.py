@@ -22,6 +22,7 @@ from ports import free_port
 from ranks import Ranks
 from torch.distributed import ReduceOp
 from training import process_group
+from versions import checks_all_backends, has_monitored_barriers
 
 CPU = torch.device("cpu")
 SIZES = (0, 1, 5, 1031)
@@ -421,9 +422,7 @@ def is_watched_over_in_detail(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.Backend, "_ensure_backend_registered"), reason="this torch checks only its own backends"
-)
+@checks_all_backends
 def test_torch_may_check_all_calls_in_detail(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(2, is_watched_over_in_detail, tmp_path) == [True, True]
 
@@ -447,10 +446,7 @@ def watch_over_barriers(folder: Path) -> list[str]:
     return texts
 
 
-@pytest.mark.skipif(
-    "Backend.GLOO" in inspect.getsource(dist.monitored_barrier),
-    reason="this torch has monitored barriers for gloo alone",
-)
+@has_monitored_barriers
 def test_a_monitored_barrier_says_who_is_missing_and_harms_nothing(ranks: Ranks, tmp_path: Path) -> None:
     first, second, third, _ = ranks.run(4, watch_over_barriers, tmp_path)
     assert "monitoredBarrier" in first[0] and "Rank 1 failed" in first[0]

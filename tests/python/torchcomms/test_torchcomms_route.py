@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
+from versions import trains_by_the_switch
 
 CPU = torch.device("cpu")
 ON = {"TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1"}
@@ -94,10 +95,7 @@ def use_gloo_by_name() -> list[Any]:
     return seen
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.distributed_c10d, "_create_torchcomms_backend"),
-    reason="this torch makes groups by the ranks of the world",
-)
+@trains_by_the_switch
 def test_gloo_selects_ringfold(ranks: Ranks) -> None:
     for rank, seen in enumerate(ranks.run(3, use_gloo_by_name, env=ON, deadline=120.0)):
         assert seen[0] == [6.0] * 3 and seen[-1] == [0, 1, 2]

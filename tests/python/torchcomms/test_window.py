@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Ranks
+from ranks import Ranks, await_reached, reach
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -479,6 +481,65 @@ def test_a_killed_rank_is_named_at_once_by_all_windows(ranks: Ranks, what: str, 
         assert outcome.error is None, outcome.error
         at, text = outcome.value
         assert "rank 2" in text and at - killed < SOON, (text, at - killed)
+
+
+def calls_until_it_times_out(folder: Path, what: str) -> tuple[float, str]:
+    c = comm()
+    window = c.new_window(torch.zeros(1 << 20))
+    c.barrier(False)
+    if c.get_rank() == 1:
+        (folder / "pid").write_text(str(os.getpid()))
+        reach(folder, "ready")
+        signal.pause()
+    await_reached(folder, "stopped")
+    source = torch.ones(1 << 20)
+    puts = [0]
+
+    def fill_the_queue() -> None:
+        works: list[torchcomms.TorchWork] = []
+        while not works or works[-1].status is not torchcomms.WorkStatus.TIMEDOUT:
+            # The first ones fill the socket buffers.
+            works.append(window.put(source if len(works) < 20 else source[:1], 1, 0, True))
+            puts[0] += 1
+
+    filler = threading.Thread(target=fill_the_queue)
+    if what == "signal":
+        filler.start()
+        before = -1
+        while before != puts[0]:
+            before = puts[0]
+            time.sleep(0.5)
+    began = time.monotonic()
+    try:
+        if what == "signal":
+            window.signal(1, False, timeout=0.5)
+        while what != "signal":
+            began = time.monotonic()
+            window.put(source, 1, 0, what == "async put", timeout=0.5).wait()
+    except RuntimeError as error:
+        took = time.monotonic() - began
+        if what == "signal":
+            filler.join(20.0)
+        return took, str(error)
+    return 0.0, "nothing"
+
+
+@pytest.mark.parametrize("what", ["signal", "put", "async put"])
+def test_the_timeout_of_a_call_applies_to_a_rank_that_takes_nothing(
+    ranks: Ranks, tmp_path: Path, what: str
+) -> None:
+    env = {"RINGFOLD_SHARED_MEMORY": "0"}
+    running = ranks.start(2, calls_until_it_times_out, tmp_path, what, env=env)
+    await_reached(tmp_path, "ready")
+    running.signal(1, signal.SIGSTOP)
+    status = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    while status.read_text().rpartition(") ")[2][0] != "T":
+        time.sleep(0.01)
+    reach(tmp_path, "stopped")
+    running.children[0].wait(30.0)
+    running.kill(1)
+    took, text = running.outcomes()[0].value
+    assert 0.4 < took < 10.0 and "timed out waiting for rank 1" in text
 
 
 def interrupted() -> None:

@@ -73,7 +73,10 @@ def train(
     for data, target in batches(count):
         optimizer.zero_grad()
         loss = (
-            nn.functional.mse_loss(model(data), target) if loss_of is None else loss_of(model, data, target)
+            # In one type: before torch 2.12, the loss of two types has no gradient.
+            nn.functional.mse_loss(model(data).float(), target)
+            if loss_of is None
+            else loss_of(model, data, target)
         )
         loss.backward()
         optimizer.step()

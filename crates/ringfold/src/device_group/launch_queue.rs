@@ -113,6 +113,12 @@ impl LaunchQueue {
         self.forget_done()
     }
 
+    /// The number of unfinished calls, except those in graphs.
+    pub(super) fn unfinished(&mut self) -> Result<usize, Error> {
+        self.forget_done()?;
+        Ok(self.queued.len())
+    }
+
     fn event(&mut self, gpu: &Gpu) -> Result<Event, Error> {
         match self.spare.pop() {
             Some(event) => Ok(event),
@@ -122,7 +128,7 @@ impl LaunchQueue {
 
     /// Whether all calls are done, except those in graphs.
     pub(super) fn is_idle(&mut self) -> bool {
-        self.forget_done().is_ok() && self.queued.is_empty()
+        self.unfinished().is_ok_and(|calls| calls == 0)
     }
 
     fn forget_done(&mut self) -> Result<(), Error> {

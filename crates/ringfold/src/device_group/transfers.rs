@@ -46,6 +46,12 @@ impl TransferQueues {
         self.chains.lock().iter_mut().all(LaunchQueue::is_idle)
     }
 
+    /// The number of unfinished transfers, except those in graphs; `None` while another thread queues one.
+    pub(super) fn unfinished(&self) -> Result<Option<usize>, Error> {
+        let Some(mut chains) = self.chains.try_lock() else { return Ok(None) };
+        chains.iter_mut().map(LaunchQueue::unfinished).sum::<Result<usize, Error>>().map(Some)
+    }
+
     /// Waits for all transfers. False after the deadline.
     pub(super) fn wait_until(&self, deadline: Instant) -> bool {
         self.chains.lock().iter_mut().all(|chain| chain.synchronize(deadline).is_ok())

@@ -51,7 +51,7 @@ pub struct GroupBuilder {
     bootstrap: Option<Bootstrap>,
     name: String,
     token: Token,
-    media: Media,
+    pub(super) media: Media,
     tuning: Tuning,
     timeout: Duration,
     unreachable_after: Option<Duration>,

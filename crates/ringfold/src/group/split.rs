@@ -6,7 +6,7 @@
 use super::Group;
 use super::address_exchange::AddressExchange;
 use super::bootstrap::{Bootstrap, FailureCheck};
-use super::builder::SplitOrigin;
+use super::builder::{Media, SplitOrigin};
 use super::core::Core;
 use super::operation::RankContext;
 use crate::Error;
@@ -29,11 +29,18 @@ impl Group {
     /// addresses, tuning, token and cancel callback. It outlives this group; but if this group fails during the split,
     /// the split fails too.
     pub fn split(&self, ranks: &[usize], name: &str) -> Result<Self, Error> {
-        self.split_within(ranks, name, self.core().blueprint.connect_timeout)
+        let blueprint = &self.core().blueprint;
+        self.split_within(ranks, name, blueprint.connect_timeout, blueprint.media)
     }
 
-    /// As [`Group::split`], with a time limit for forming the new group.
-    pub fn split_within(&self, ranks: &[usize], name: &str, timeout: Duration) -> Result<Self, Error> {
+    /// As [`Group::split`], with a time limit for forming the new group, and with media of its own.
+    pub fn split_within(
+        &self,
+        ranks: &[usize],
+        name: &str,
+        timeout: Duration,
+        media: Media,
+    ) -> Result<Self, Error> {
         let core = self.core();
         let me = position(core, ranks)?;
         let members: Arc<[Rank]> = ranks.iter().copied().map(Rank::from_index).collect();
@@ -48,6 +55,7 @@ impl Group {
             .rank(me)
             .world(ranks.len())
             .name(name)
+            .media(media)
             .timeout(operation_timeout)
             .tuning(core.tuning);
         if ranks.len() == 1 {
