@@ -232,6 +232,11 @@ class Operations:
             )
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv_anysource"))
+        if tensor.is_cuda and not tag:
+            raise RuntimeError(
+                "unsupported for CUDA tensors: a receive from any rank without a tag. Name the source, or send and receive "
+                "with a tag"
+            )
 
         def recv(source: int) -> TorchWork:
             return comm.recv(tensor, source, True, _tagged(tag))

@@ -39,6 +39,8 @@ pub struct DeviceArena {
     gpu: Gpu,
     rank: usize,
     layout: ArenaLayout,
+    /// The most bytes that are sent in packets; the same on all ranks.
+    packet_limit: u64,
     /// None only while it is dropped.
     own: Option<GpuMemory>,
     arenas: Vec<PeerMemory>,
@@ -86,12 +88,14 @@ impl DeviceArena {
         let layout = ArenaLayout::of(world);
         let mut arenas = Vec::with_capacity(world);
         let mut devices = Vec::with_capacity(world);
+        let mut packet_limit = layout.packet_bytes() as u64;
         for (peer, bytes) in offers.iter().enumerate() {
             let theirs = ArenaRecord::decode(bytes)
                 .ok_or_else(|| CudaError::Argument(format!("invalid arena offer from rank {peer}")))?;
             if theirs.memory.bytes() < layout.bytes() {
                 return Err(CudaError::Argument(format!("invalid arena offer from rank {peer}: too small")));
             }
+            packet_limit = packet_limit.min(theirs.packet_limit);
             arenas.push(if peer == rank {
                 PeerMemory::Local(own.address())
             } else {
@@ -112,6 +116,7 @@ impl DeviceArena {
             gpu,
             rank,
             layout,
+            packet_limit,
             own,
             arenas,
             table,
@@ -141,7 +146,7 @@ impl DeviceArena {
 
     /// Whether tensors of so many bytes are used in place if they are registered.
     pub fn is_bulk(&self, bytes: usize) -> bool {
-        bytes > self.layout.packet_bytes()
+        bytes as u64 > self.packet_limit
     }
 
     /// What is known of the allocation that an address is in.

@@ -49,6 +49,9 @@ use transfers::TransferQueues;
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
+/// The environment variable with the most bytes to send in packets. The smallest number of all ranks counts.
+const PACKET_BYTES: &str = "RINGFOLD_CUDA_PACKET_BYTES";
+
 /// The compiler of kernels and their cache.
 #[derive(Clone, Default, Debug)]
 pub struct KernelSources {
@@ -464,8 +467,17 @@ fn prepare(
     }
     let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
     let compiler = Compiler::load(sources.compiler.as_deref()).map_err(|error| error.to_string())?;
-    let offer = ArenaOffer::new(&gpu, group.rank(), group.world()).map_err(|error| error.to_string())?;
+    let limit = packet_limit()?;
+    let offer =
+        ArenaOffer::new(&gpu, group.rank(), group.world(), limit).map_err(|error| error.to_string())?;
     Ok((offer, compiler))
+}
+
+/// The most bytes to send in packets, from the environment.
+fn packet_limit() -> Result<Option<u64>, String> {
+    let Some(text) = std::env::var_os(PACKET_BYTES) else { return Ok(None) };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.map(Some).ok_or_else(|| format!("invalid {PACKET_BYTES}={text:?}: must be a number of bytes"))
 }
 
 fn overlap(one: &DeviceMemory, other: &DeviceMemory) -> bool {

@@ -77,7 +77,7 @@ impl DeviceArena {
         if !is_whole || !is_aligned || !is_here || !is_kernel {
             return Err(CudaError::Argument(format!("invalid memory for an all-reduce: {call:?}")));
         }
-        let is_small = wanted <= self.layout.packet_bytes() as u64;
+        let is_small = wanted <= self.packet_limit;
         let (source_code, target_code) = if is_small {
             (0, 0)
         } else {
@@ -117,7 +117,7 @@ impl DeviceArena {
         if !is_kernel || !is_complete || !are_there {
             return Err(CudaError::Argument(format!("invalid memory for an exchange: {call:?}")));
         }
-        let small = call.agreed.filter(|bytes| *bytes <= self.layout.packet_bytes() as u64);
+        let small = call.agreed.filter(|bytes| *bytes <= self.packet_limit);
         let mut codes = vec![0; world];
         if small.is_none() {
             for (rank, (address, bytes)) in call.gives.iter().enumerate() {

@@ -139,6 +139,11 @@ impl ArenaLayout {
     }
 }
 
+/// The most bytes of a rank's data that are sent in packets, unless the user sets it: measured on an H200.
+pub(super) fn packet_limit_of(world: usize) -> u64 {
+    ArenaLayout::of(world).packet_bytes() as u64
+}
+
 /// The most blocks per rank, given each rank's device and its multiprocessors.
 ///
 /// Blocks that wait for each other must all be running. None if a device is too small for its ranks.

@@ -1,7 +1,7 @@
 //! The records by which ranks open each other's memory.
 
 use super::PeerMemory;
-use super::layout::{ArenaLayout, WORLD_MAX};
+use super::layout::{ArenaLayout, WORLD_MAX, packet_limit_of};
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
@@ -62,6 +62,7 @@ pub struct ArenaOffer {
     pub(super) memory: GpuMemory,
     pub(super) rank: usize,
     offer: MemoryOffer,
+    packet_limit: u64,
 }
 
 /// The encoded form of an arena offer.
@@ -70,12 +71,14 @@ pub struct ArenaOffer {
 pub(super) struct ArenaRecord {
     /// At most 16 bits.
     pub(super) multiprocessors: u64,
+    /// The most bytes that this rank would send in packets.
+    pub(super) packet_limit: u64,
     pub(super) memory: MemoryOffer,
 }
 
 impl ArenaOffer {
-    /// Allocates the arena of a rank.
-    pub fn new(gpu: &Gpu, rank: usize, world: usize) -> Result<Self, CudaError> {
+    /// Allocates the arena of a rank. `packet_limit` is the most bytes to send in packets; the default if there is none.
+    pub fn new(gpu: &Gpu, rank: usize, world: usize, packet_limit: Option<u64>) -> Result<Self, CudaError> {
         if world > WORLD_MAX {
             return Err(CudaError::Unsupported(format!(
                 "unsupported world size {world} for collectives on CUDA devices: at most {WORLD_MAX} ranks"
@@ -83,12 +86,14 @@ impl ArenaOffer {
         }
         let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        Ok(Self { gpu: *gpu, memory, rank, offer })
+        let packet_limit = packet_limit.unwrap_or_else(|| packet_limit_of(world));
+        Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit })
     }
 
     /// Encodes the offer for the other ranks.
     pub fn encode(&self) -> Vec<u8> {
-        ArenaRecord { multiprocessors: self.gpu.sms().into(), memory: self.offer }.as_bytes().to_vec()
+        let (multiprocessors, packet_limit) = (self.gpu.sms().into(), self.packet_limit);
+        ArenaRecord { multiprocessors, packet_limit, memory: self.offer }.as_bytes().to_vec()
     }
 }
 
@@ -123,8 +128,9 @@ mod tests {
 
     #[test]
     fn invalid_multiprocessor_counts_are_rejected() {
-        let decode =
-            |count: u64| ArenaRecord::decode(&[&count.to_le_bytes()[..], offer().as_bytes()].concat());
+        let decode = |count: u64| {
+            ArenaRecord::decode(&[&count.to_le_bytes()[..], &[0; 8], offer().as_bytes()].concat())
+        };
         assert_eq!(decode(132).map(|arena| arena.multiprocessors), Some(132));
         assert!(decode(0).is_none() && decode(1 << 40).is_none());
     }

@@ -58,8 +58,16 @@ impl TransferQueues {
     }
 }
 
-impl DeviceTransfer {
-    fn chain(&self) -> usize {
+/// What decides how the transfers of a batch are queued.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    is_send: bool,
+    peer: usize,
+    is_small: bool,
+}
+
+impl Link {
+    fn chain(self) -> usize {
         2 * self.peer + usize::from(self.is_send)
     }
 }
@@ -68,17 +76,17 @@ impl DeviceTransfer {
 ///
 /// It is if no transfer can keep another one from starting: the small ones run at once in one kernel. Of large ones, sends are
 /// announced before anything waits, so that one receive may wait for its sender.
-fn chains_of(batch: &[DeviceTransfer], is_small: impl Fn(&DeviceTransfer) -> bool) -> Vec<Vec<usize>> {
+fn chains_of(batch: &[Link]) -> Vec<Vec<usize>> {
     let mut chains: Vec<Vec<usize>> = Vec::new();
-    for (index, transfer) in batch.iter().enumerate() {
-        match chains.iter_mut().find(|chain| batch[chain[0]].chain() == transfer.chain()) {
+    for (index, link) in batch.iter().enumerate() {
+        match chains.iter_mut().find(|chain| batch[chain[0]].chain() == link.chain()) {
             Some(chain) => chain.push(index),
             None => chains.push(vec![index]),
         }
     }
-    let receives = batch.iter().filter(|transfer| !transfer.is_send).count();
-    let all_small = batch.iter().all(&is_small);
-    let all_large = !batch.iter().any(&is_small);
+    let receives = batch.iter().filter(|link| !link.is_send).count();
+    let all_small = batch.iter().all(|link| link.is_small);
+    let all_large = !batch.iter().any(|link| link.is_small);
     if chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && receives <= 1) {
         return vec![(0..batch.len()).collect()];
     }
@@ -111,7 +119,13 @@ impl DeviceGroup {
             .collect::<Result<Vec<_>, _>>()?;
         // Locked until the call is queued: other threads queue after it.
         let mut queues = self.transfers.chains.lock();
-        let mut chains = chains_of(batch, |transfer| self.of(transfer, 0).is_small());
+        let link = |transfer: &DeviceTransfer| Link {
+            is_send: transfer.is_send,
+            peer: transfer.peer,
+            is_small: part_of(transfer, 0).is_small(),
+        };
+        let links: Vec<_> = batch.iter().map(link).collect();
+        let mut chains = chains_of(&links);
         // Types of different sizes have different kernels.
         if chains.len() == 1 && kernels.windows(2).any(|pair| !std::sync::Arc::ptr_eq(&pair[0], &pair[1])) {
             chains = (0..batch.len()).map(|index| vec![index]).collect();
@@ -128,9 +142,9 @@ impl DeviceGroup {
                 self.fork(stream, place)?;
             }
             for index in chain {
-                queues[batch[*index].chain()].join(place, capture)?;
+                queues[links[*index].chain()].join(place, capture)?;
             }
-            let part = |index: &usize| self.of(&batch[*index], all[*index]);
+            let part = |index: &usize| part_of(&batch[*index], all[*index]);
             if is_forked {
                 for index in chain {
                     arena.transfer(&kernels[*index], &[part(index)], &options, place)?;
@@ -140,7 +154,7 @@ impl DeviceGroup {
                 arena.transfer(&kernels[chain[0]], &parts, &options, place)?;
             }
             for index in chain {
-                let queue = &mut queues[batch[*index].chain()];
+                let queue = &mut queues[links[*index].chain()];
                 let operands = vec![batch[*index].memory.clone()];
                 end = queue.end(arena.gpu(), place, capture, operands)?;
             }
@@ -150,15 +164,10 @@ impl DeviceGroup {
         }
         if is_forked && capture.is_none() {
             // After all chains.
-            let chain = batch[chains[0][0]].chain();
+            let chain = links[chains[0][0]].chain();
             end = queues[chain].end(arena.gpu(), stream, None, Vec::new())?;
         }
         Ok(end)
-    }
-
-    fn of<'a>(&self, transfer: &'a DeviceTransfer, fingerprint: u64) -> Transfer<'a> {
-        let DeviceTransfer { is_send, peer, memory, .. } = transfer;
-        Transfer { is_send: *is_send, peer: *peer, memory, fingerprint }
     }
 
     /// The fingerprint of a valid transfer: the same on both ranks.
@@ -187,33 +196,39 @@ impl DeviceGroup {
     }
 }
 
+fn part_of(transfer: &DeviceTransfer, fingerprint: u64) -> Transfer<'_> {
+    let DeviceTransfer { is_send, peer, memory, .. } = transfer;
+    Transfer { is_send: *is_send, peer: *peer, memory, fingerprint }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn transfer(is_send: bool, peer: usize) -> DeviceTransfer {
-        // SAFETY: there are no bytes.
-        let memory = unsafe { DeviceMemory::borrowed(0, 0, Box::new(())) }.unwrap();
-        DeviceTransfer { is_send, peer, memory, dtype: DType::F32 }
+    fn link(is_send: bool, peer: usize, is_small: bool) -> Link {
+        Link { is_send, peer, is_small }
     }
 
     #[test]
     fn one_stream_is_enough_if_nothing_can_wait_for_what_comes_later() {
-        let (send, receive) = (|peer| transfer(true, peer), |peer| transfer(false, peer));
-        let is_one = |batch: &[DeviceTransfer], is_small: bool| chains_of(batch, |_| is_small).len() == 1;
-        assert!(is_one(&[send(1)], false) && is_one(&[receive(1)], false));
-        assert!(is_one(&[send(1), receive(2), send(0)], false));
-        assert!(!is_one(&[receive(1), receive(2)], false));
-        assert!(is_one(&[receive(1), receive(2), send(1)], true));
-        assert!(!is_one(&[send(1), send(1), receive(2)], true));
+        let is_one = |batch: &[(bool, usize)], is_small: bool| {
+            let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, is_small)).collect();
+            chains_of(&links).len() == 1
+        };
+        let (send, receive) = (true, false);
+        assert!(is_one(&[(send, 1)], false) && is_one(&[(receive, 1)], false));
+        assert!(is_one(&[(send, 1), (receive, 2), (send, 0)], false));
+        assert!(!is_one(&[(receive, 1), (receive, 2)], false));
+        assert!(is_one(&[(receive, 1), (receive, 2), (send, 1)], true));
+        assert!(!is_one(&[(send, 1), (send, 1), (receive, 2)], true));
     }
 
     #[test]
     fn transfers_with_one_rank_in_one_direction_are_a_chain() {
-        let batch =
-            [transfer(true, 1), transfer(false, 1), transfer(true, 1), transfer(true, 2), transfer(false, 2)];
-        assert_eq!(chains_of(&batch, |_| false), [vec![0, 2], vec![1], vec![3], vec![4]]);
-        let is_small = |transfer: &DeviceTransfer| transfer.is_send;
-        assert_eq!(chains_of(&batch[..2], is_small), [vec![0], vec![1]], "small and large ones");
+        let batch = [(true, 1), (false, 1), (true, 1), (true, 2), (false, 2)];
+        let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, false)).collect();
+        assert_eq!(chains_of(&links), [vec![0, 2], vec![1], vec![3], vec![4]]);
+        let mixed = [link(true, 1, true), link(false, 1, false)];
+        assert_eq!(chains_of(&mixed), [vec![0], vec![1]], "small and large ones");
     }
 }

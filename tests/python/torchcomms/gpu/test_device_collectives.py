@@ -246,7 +246,7 @@ def reduce_registered(gpu: TorchComm, cpu: TorchComm) -> None:
     expected, gathered = mine.clone(), torch.empty(size * LARGE)
     cpu.all_reduce(expected, ReduceOp.SUM, False)
     cpu.all_gather_single(gathered, mine, False)
-    # Only one of them at first: then an all-gather is staged.
+    # Only one of them at first: then an all-gather may be staged.
     for step, tensor in enumerate((held, other)):
         device.register(tensor)
         for offset in (0, 4 * rank, 1 + rank):
@@ -364,9 +364,11 @@ def threads_of_one_process(world: int) -> None:
             for (dtype, count), tensor in zip(cases, tensors):
                 for is_registered in (False, True):
                     if is_registered and count == LARGE:
-                        device.register(tensor.data_ptr(), tensor.nbytes, tensor)
+                        device.register(tensor.data_ptr(), tensor.nbytes)
                     address = tensor.data_ptr()
-                    device.all_reduce(address, address, count, numbers[dtype], 0, None, stream.cuda_stream)
+                    device.all_reduce(
+                        address, address, count, numbers[dtype], 0, None, stream.cuda_stream, None
+                    )
                     stream.synchronize()
             group.run("barrier", 0, 0, -1, None, None, [], [], None)
             for (dtype, count), tensor in zip(cases, tensors):
