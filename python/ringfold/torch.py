@@ -5,7 +5,7 @@
 
     dist.init_process_group("ringfold")
 
-Use ``"ringfold"`` instead of ``"gloo"``. From torch 2.15 on the import is not needed: torch finds the backend by its name.
+Use ``"ringfold"`` instead of ``"gloo"``. From torch 2.14 on the import is not needed: torch finds the backend by its name.
 """
 
 from __future__ import annotations

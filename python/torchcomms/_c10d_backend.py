@@ -16,7 +16,7 @@ from torchcomms._options import seconds
 if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
 
-# Before torch 2.12 or so, Python classes can derive from ProcessGroup, but not from Backend. Torch accepts a process group in
+# Before torch 2.14, Python classes can derive from ProcessGroup, but not from Backend. Torch accepts a process group in
 # place of a backend. Only a class that Python can derive from documents its arguments.
 IS_BACKEND = "rank" in (Backend.__init__.__doc__ or "")
 

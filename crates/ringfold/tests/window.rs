@@ -434,35 +434,37 @@ fn rank_process_main() {
             }
             println!("has put");
         },
-        "signals-in-time" => std::thread::scope(|scope| {
-            let puts = AtomicUsize::new(0);
-            // Fills the queue to the last rank when that rank is stopped, and then waits.
-            scope.spawn(|| {
-                let begin = |bytes| window.begin_put(View::from(vec![1; bytes]), 2, 0, None);
-                let mut works = Vec::new();
-                for bytes in [8 << 20; 8].into_iter().chain(std::iter::repeat(1)) {
-                    let Ok(work) = begin(bytes) else { break };
-                    works.push(work);
-                    puts.fetch_add(1, Ordering::Relaxed);
-                    if works.len() == 1 {
-                        println!("has put");
-                        // The test stops the last rank.
-                        std::thread::sleep(SOON / 5);
-                    }
-                }
-            });
-            let mut before = 0;
-            while before == 0 || puts.load(Ordering::Relaxed) != before {
-                before = puts.load(Ordering::Relaxed);
-                std::thread::sleep(SOON / 2);
-            }
-            window.signal(2, Some(Duration::from_secs(1))).unwrap_err()
-        }),
+        "signals-in-time" => signal_behind_puts(&window),
         _ => loop {
             std::thread::sleep(LONG);
         },
     };
     println!("ended {} {error}", now_ns());
+}
+
+/// Fills the queue to the last rank, which the test stops after the first put, and signals it. The error of the signal.
+fn signal_behind_puts(window: &Window) -> Error {
+    let puts = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut works = Vec::new();
+            // The first ones fill the buffers of the sockets.
+            for bytes in [8 << 20; 8].into_iter().chain(std::iter::repeat(1)) {
+                let Ok(work) = window.begin_put(View::from(vec![1; bytes]), 2, 0, None) else { break };
+                works.push(work);
+                if puts.fetch_add(1, Ordering::Relaxed) == 0 {
+                    println!("has put");
+                    std::thread::sleep(SOON / 5);
+                }
+            }
+        });
+        let mut before = 0;
+        while before == 0 || puts.load(Ordering::Relaxed) != before {
+            before = puts.load(Ordering::Relaxed);
+            std::thread::sleep(SOON / 2);
+        }
+        window.signal(2, Some(Duration::from_secs(1))).unwrap_err()
+    })
 }
 
 fn now_ns() -> u128 {

@@ -22,7 +22,7 @@ from ports import free_port
 from ranks import Ranks
 from torch.distributed import ReduceOp
 from training import process_group
-from versions import checks_all_backends, has_monitored_barriers
+from versions import VERSION, checks_all_backends, has_monitored_barriers
 
 CPU = torch.device("cpu")
 SIZES = (0, 1, 5, 1031)
@@ -376,8 +376,8 @@ def _follow_works() -> None:
 
 def _split() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    if not hasattr(dist.Backend, "_ensure_backend_registered"):
-        # Older ones split the groups of GPUs alone.
+    if VERSION < (2, 15):
+        # It splits only groups that are bound to a GPU.
         return
     child = dist.split_group(split_ranks=[[0], list(range(1, world))])
     tensor = torch.ones(1)

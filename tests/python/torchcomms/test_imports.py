@@ -67,7 +67,7 @@ def test_either_may_be_imported_first(order: str) -> None:
 from torchcomms._comms import _BackendWrapper
 from torchcomms._c10d_backend import IS_BACKEND
 c10d = torch._C._distributed_c10d
-# Python classes cannot derive from the Backend of torch 2.11.
+# Before torch 2.14, Python classes cannot derive from Backend.
 assert issubclass(_BackendWrapper, c10d.Backend if IS_BACKEND else c10d.ProcessGroup)
 comm = torchcomms.new_comm("fake", torch.device("cpu"))
 comm.barrier(False)
