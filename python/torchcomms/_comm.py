@@ -7,6 +7,8 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ringfold._error import GroupError
+
 from torchcomms import _hook_args, _watcher
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
@@ -43,8 +45,6 @@ class TorchComm(CommOperations, CommHooks):
         self._options = options
         self._timeout = seconds(options.timeout) or DEFAULT_TIMEOUT_S
         self._is_final = False
-        # A faster way for the most frequent operation, if the backend has one.
-        self._all_reduce_now = getattr(backend, "all_reduce_now", None)
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
 
@@ -305,7 +305,7 @@ class TorchComm(CommOperations, CommHooks):
         timeout: TimeoutLike = None,
     ) -> TorchWork:
         """Reduces the tensors of all ranks. Every rank gets the result, the same bits everywhere."""
-        now = self._all_reduce_now
+        now = getattr(self._backend, "all_reduce_now", None)
         if (
             now is None
             or hints
@@ -316,10 +316,16 @@ class TorchComm(CommOperations, CommHooks):
         ):
             return super().all_reduce(tensor, op, async_op, hints, timeout)
         began = time.monotonic() if self._ends_process else 0.0
-        work = now(tensor, op, async_op)
+        try:
+            work: TorchWork | None = now(tensor, op, async_op)
+        except GroupError:
+            # The slow way handles it.
+            work = None
         if work is None:
             return super().all_reduce(tensor, op, async_op)
         next(op_ids)
+        if not (self._ends_process or async_op):
+            return work
         return self._attended(work, OpName.all_reduce, began, async_op)
 
     def _attended(self, work: TorchWork, op: OpName, began: float, async_op: bool) -> TorchWork:

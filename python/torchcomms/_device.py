@@ -29,6 +29,8 @@ from torchcomms._work import TorchWork
 
 _log = logging.getLogger("torchcomms")
 
+# The number of asynchronous calls from which on finished ones are looked for.
+_HELD_MIN = 8
 # The queue of all operations that are not transfers.
 _COLLECTIVES = ("", -1)
 # The engine's numbers of reductions of real types without a factor, and the size of an element.
@@ -140,9 +142,11 @@ class Device:
         call = queue(stream, own.cuda_stream)
         assert call is not None
         held = self._held
-        while held and held[0][0].done():
-            held.popleft()
         held.append((call, tensors))
+        # Each query costs time.
+        if len(held) >= _HELD_MIN:
+            while held and held[0][0].done():
+                held.popleft()
         return DeviceWork(self._group, self._device, own, call)
 
     def synchronize(self) -> None:
@@ -253,11 +257,15 @@ class DeviceWork(TorchWork):
     def wait(self) -> None:
         """Orders later work of the current stream after it. Raises its error, if it is known."""
         if self._pending is not None:
-            self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device.index))
-            self.is_completed()
+            try:
+                self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device.index))
+            except GroupError:
+                # What failed may have been a later operation.
+                self._settle(None)
         if self._pending is None:
             super().wait()
         elif self._listeners:
+            self.is_completed()
             self._notify("wait")
 
     def wait_blocking(self) -> None:

@@ -61,6 +61,8 @@ class Engine:
         # The device that runs collectives as kernels; gloo has none.
         self._wanted_device = None if backend == "gloo" else device
         self._device: Device | None = None
+        self.all_reduce_now: Callable[[torch.Tensor, ReduceOp, bool], TorchWork | None] | None = None
+        """An all-reduce without preparations, faster than :meth:`issue`; it returns None if it needs them."""
         # Whether the device is opened with the first collective on one.
         self._opens_late = False
         # The number of transfers of CUDA tensors that were staged, and of those that have to be before the device does them.
@@ -93,6 +95,11 @@ class Engine:
         self._opens_late = has_devices and (wanted is None or wanted.type != "cuda")
         if group is not None and has_devices and not self._opens_late:
             self._device = Device.open(group, wanted, self._is_urgent)
+        self._set_fast_path()
+
+    def _set_fast_path(self) -> None:
+        device = None if self._is_staging else self._device
+        self.all_reduce_now = None if device is None else device.all_reduce_now
 
     @property
     def name(self) -> str:
@@ -172,6 +179,7 @@ class Engine:
         self._device = Device.open(group, device, self._is_urgent)
         if self._device is not None:
             self._first_by_device = _agree_on_transfers(group, self._staged_transfers)
+        self._set_fast_path()
 
     def _queue(self, device: Device, tasks: list[Task], async_op: bool) -> TorchWork:
         """Queues a collective or transfers on the device. A collective follows the staged ones that were issued before."""
@@ -180,16 +188,6 @@ class Engine:
             queue.join()
         try:
             return device.issue_batch(tasks, async_op) if is_batch else device.issue(tasks[0], async_op)
-        except GroupError as error:
-            return _failed(error)
-
-    def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
-        """An all-reduce without preparations, faster than :meth:`issue`. None if it needs them."""
-        device = self._device
-        if device is None or self._is_staging:
-            return None
-        try:
-            return device.all_reduce_now(tensor, op, async_op)
         except GroupError as error:
             return _failed(error)
 
@@ -226,7 +224,7 @@ class Engine:
 
         # All are checked before any is started.
         calls = [staged(task, self._is_urgent, run, before(task)) for task in tasks]
-        self._is_staging = True
+        self._is_staging, self.all_reduce_now = True, None
         for task in tasks:
             if (
                 task.is_transfer

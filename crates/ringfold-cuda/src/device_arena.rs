@@ -10,6 +10,7 @@ mod layout;
 mod offer;
 mod registry;
 mod transfer;
+mod window;
 
 pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
@@ -17,6 +18,7 @@ pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
 pub use registry::{SlotId, Standing};
 pub use transfer::Transfer;
+pub use window::{DeviceWindow, WindowOffer};
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;

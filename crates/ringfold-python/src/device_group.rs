@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use ringfold::cuda::{CudaError, DeviceMemory, Gpu, Stream};
 use ringfold::{CallEnd, DeviceTransfer, Error, KernelSources, Unsupported};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A rank's membership in a group that runs collectives as kernels.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -190,6 +190,8 @@ impl DeviceGroup {
 pub(crate) struct DeviceCall {
     end: CallEnd,
     gpu: Gpu,
+    /// It may be closed before.
+    group: ForkGuard<Weak<ringfold::DeviceGroup>>,
 }
 
 #[pymethods]
@@ -199,11 +201,14 @@ impl DeviceCall {
         self.end.is_done().map_err(|error| error.to_exception(py))
     }
 
-    /// Makes later work on a stream wait for its end.
+    /// Makes later work on a stream wait for its end. Raises why the group has failed, if it has.
     fn order_after(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        let group = self.group.of_group(py)?;
         // SAFETY: the caller promises that it is a stream of the device.
         let stream = unsafe { self.gpu.borrow_stream(stream) };
-        self.end.order_after(&stream).map_err(|error| error.to_exception(py))
+        let failure = || group.upgrade().and_then(|group| group.failure());
+        let ordered = self.end.order_after(&stream).and_then(|()| failure().map_or(Ok(()), Err));
+        ordered.map_err(|error| error.to_exception(py))
     }
 }
 
@@ -231,7 +236,7 @@ fn lend(address: u64, bytes: usize, keep: impl Any + Send + Sync) -> Result<Devi
 
 /// Queues a call on a stream; or on the `own` one, after what is on the stream.
 fn issue(
-    group: &ringfold::DeviceGroup,
+    group: &Arc<ringfold::DeviceGroup>,
     stream: usize,
     own: Option<usize>,
     queue: impl FnOnce(&Stream) -> Result<CallEnd, Error>,
@@ -241,7 +246,8 @@ fn issue(
     let own = borrow_stream(group, own)?;
     group.fork(&stream, &own)?;
     let end = queue(&own)?;
-    Ok(Some(DeviceCall { end, gpu: group.gpu()? }))
+    let (gpu, group) = (group.gpu()?, ForkGuard::new(Arc::downgrade(group)));
+    Ok(Some(DeviceCall { end, gpu, group }))
 }
 
 fn borrow_stream(group: &ringfold::DeviceGroup, handle: usize) -> Result<Stream, Error> {

@@ -33,6 +33,8 @@ pub enum KernelKind {
     Move,
     /// One rank sends to another.
     Transfer,
+    /// Signals of windows.
+    Window,
 }
 
 impl KernelKind {
@@ -41,6 +43,15 @@ impl KernelKind {
             Self::AllReduce => ("all_reduce.cu", include_str!("../../kernels/all_reduce.cu")),
             Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
             Self::Transfer => ("transfer.cu", include_str!("../../kernels/transfer.cu")),
+            Self::Window => ("window.cu", include_str!("../../kernels/window.cu")),
+        }
+    }
+
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::AllReduce | Self::Fold | Self::Move => &["ringfold_small", "ringfold_bulk"],
+            Self::Transfer => &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull"],
+            Self::Window => &["ringfold_signal", "ringfold_wait"],
         }
     }
 }
@@ -63,16 +74,8 @@ pub struct Specialisation {
 /// The loaded kernels of a specialisation.
 pub struct FoldKernels {
     specialisation: Specialisation,
-    pub(super) small: Function,
-    /// Of large collectives, or of receives.
-    pub(super) bulk: Function,
-    /// Those of large transfers.
-    pub(super) transfers: Option<TransferKernels>,
-}
-
-pub(super) struct TransferKernels {
-    pub(super) meet: Function,
-    pub(super) push: Function,
+    /// In the order of [`KernelKind::functions`].
+    functions: Vec<Function>,
 }
 
 type LoadedKernels = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
@@ -102,18 +105,20 @@ impl FoldKernels {
         }
         let image = specialisation.image(&gpu.arch(), compiler, cache)?;
         let module = Module::load(gpu, &image)?;
-        let is_transfer = specialisation.kind == KernelKind::Transfer;
-        let small = module.function("ringfold_small")?;
-        let bulk = module.function(if is_transfer { "ringfold_pull" } else { "ringfold_bulk" })?;
-        let transfers = if is_transfer {
-            let (meet, push) = (module.function("ringfold_meet")?, module.function("ringfold_push")?);
-            Some(TransferKernels { meet, push })
-        } else {
-            None
-        };
-        let kernels = Arc::new(Self { specialisation: *specialisation, small, bulk, transfers });
+        let names = specialisation.kind.functions().iter();
+        let functions = names.map(|name| module.function(name)).collect::<Result<_, _>>()?;
+        let kernels = Arc::new(Self { specialisation: *specialisation, functions });
         loaded.insert(key, kernels.clone());
         Ok(kernels)
+    }
+
+    /// A kernel, by its name.
+    pub(super) fn function(&self, name: &str) -> Result<&Function, CudaError> {
+        let is_it = |function: &&Function| function.name() == name;
+        self.functions
+            .iter()
+            .find(is_it)
+            .ok_or_else(|| CudaError::Argument(format!("invalid kernels: none of them is {name}")))
     }
 
     /// The specialisation.
@@ -171,6 +176,7 @@ impl Specialisation {
             KernelKind::Fold => format!("fold-{op}"),
             KernelKind::Move => "move".to_owned(),
             KernelKind::Transfer => "transfer".to_owned(),
+            KernelKind::Window => "window".to_owned(),
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }

@@ -163,9 +163,11 @@ impl DeviceArena {
             Ok(bytes) => {
                 let packets = bytes.div_ceil(8).max(1) as u32;
                 let threads = packets.next_multiple_of(32).min(THREADS);
-                (&kernels.small, u64::from(packets.div_ceil(THREADS)), threads)
+                (kernels.function("ringfold_small")?, u64::from(packets.div_ceil(THREADS)), threads)
             }
-            Err(bytes) => (&kernels.bulk, bytes.div_ceil(u64::from(THREADS) * 16), THREADS),
+            Err(bytes) => {
+                (kernels.function("ringfold_bulk")?, bytes.div_ceil(u64::from(THREADS) * 16), THREADS)
+            }
         };
         let blocks = blocks.clamp(1, u64::from(self.blocks_max)) as u32;
         let (grid, block) = (Dim3 { x: blocks, y: 1, z: 1 }, Dim3 { x: threads, y: 1, z: 1 });

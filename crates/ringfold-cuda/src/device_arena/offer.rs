@@ -32,7 +32,7 @@ impl MemoryOffer {
 
     /// Decodes an offer; none if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Self::read_from_bytes(bytes).ok().filter(|offer| offer.record.is_valid())
+        Self::read_from_bytes(bytes).ok().filter(Self::is_valid)
     }
 
     pub(super) fn open(&self, gpu: &Gpu) -> Result<PeerMemory, CudaError> {
@@ -45,6 +45,11 @@ impl MemoryOffer {
             return Ok(PeerMemory::Local(self.address));
         }
         IpcMemory::open(&self.record, gpu).map(PeerMemory::Mapped)
+    }
+
+    /// Whether the memory lies within its allocation.
+    pub(super) fn is_valid(&self) -> bool {
+        self.record.is_valid()
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -1,6 +1,5 @@
 //! Launches of the kernels of sends and receives.
 
-use super::kernels::TransferKernels;
 use super::layout::{SMALL_TRANSFER_BYTES, THREADS, TRANSFER_BLOCKS, TRANSFERS_MAX};
 use super::{CallOptions, DeviceArena, FoldKernels};
 use crate::device_memory::DeviceMemory;
@@ -57,9 +56,6 @@ impl DeviceArena {
                 && memory.ordinal() == Some(self.gpu.ordinal())
                 && (memory.address() | memory.len() as u64).is_multiple_of(element)
         };
-        let Some(large) = &kernels.transfers else {
-            return Err(CudaError::Argument("invalid kernels for a transfer".into()));
-        };
         if special.world != self.world() || transfers.len() > TRANSFERS_MAX || !transfers.iter().all(is_valid)
         {
             return Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")));
@@ -70,15 +66,14 @@ impl DeviceArena {
             let packets = most.div_ceil(8).max(1) as u32;
             let threads = packets.next_multiple_of(32).min(THREADS);
             let grid = Grid(packets.div_ceil(THREADS), transfers.len() as u32, threads);
-            return self.launch_transfers(&kernels.small, &steps, options, grid, stream);
+            return self.launch_transfers(kernels.function("ringfold_small")?, &steps, options, grid, stream);
         }
-        self.transfer_large(kernels, large, transfers, options, stream)
+        self.transfer_large(kernels, transfers, options, stream)
     }
 
     fn transfer_large(
         &self,
         kernels: &FoldKernels,
-        large: &TransferKernels,
         transfers: &[Transfer<'_>],
         options: &CallOptions,
         stream: &Stream,
@@ -97,9 +92,10 @@ impl DeviceArena {
             coded.iter().any(|(transfer, code)| !transfer.is_send || is_pushed(transfer, *code));
         // A send that needs no other kernel waits in the first one.
         let first = if needs_second { ANNOUNCE } else { ANNOUNCE | AWAIT };
+        let meet = kernels.function("ringfold_meet")?;
         let count = coded.len() as u32;
         let steps: Vec<_> = coded.iter().map(|(transfer, code)| (*transfer, *code, first)).collect();
-        self.launch_transfers(&large.meet, &steps, options, Grid(count, 1, 32), stream)?;
+        self.launch_transfers(meet, &steps, options, Grid(count, 1, 32), stream)?;
         if !needs_second {
             return Ok(());
         }
@@ -107,9 +103,9 @@ impl DeviceArena {
             let (function, blocks) = if !transfer.is_send {
                 // Nothing waits for these blocks, so they may use the whole device.
                 let blocks = transfer.memory.len().div_ceil(THREADS as usize * 16) as u32;
-                (&kernels.bulk, blocks.clamp(TRANSFER_BLOCKS as u32, self.gpu.sms()))
+                (kernels.function("ringfold_pull")?, blocks.clamp(TRANSFER_BLOCKS as u32, self.gpu.sms()))
             } else if is_pushed(transfer, *code) {
-                (&large.push, TRANSFER_BLOCKS as u32)
+                (kernels.function("ringfold_push")?, TRANSFER_BLOCKS as u32)
             } else {
                 continue;
             };
@@ -120,7 +116,7 @@ impl DeviceArena {
         if sends.is_empty() {
             return Ok(());
         }
-        self.launch_transfers(&large.meet, &sends, options, Grid(sends.len() as u32, 1, 32), stream)
+        self.launch_transfers(meet, &sends, options, Grid(sends.len() as u32, 1, 32), stream)
     }
 
     /// Launches a kernel for transfers, each with its code and its steps.

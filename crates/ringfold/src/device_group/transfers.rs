@@ -64,6 +64,8 @@ struct Link {
     is_send: bool,
     peer: usize,
     is_small: bool,
+    /// Whether it is a send of memory that is not registered: its blocks wait for those of the receiver.
+    is_pushed: bool,
 }
 
 impl Link {
@@ -75,7 +77,7 @@ impl Link {
 /// The chains of a batch, each with its transfers in order; one for all if one stream is enough.
 ///
 /// It is if no transfer can keep another one from starting: the small ones run at once in one kernel. Of large ones, sends are
-/// announced before anything waits, so that one receive may wait for its sender.
+/// announced before anything waits, so that one receive may wait for its sender; but a send through a staging area waits.
 fn chains_of(batch: &[Link]) -> Vec<Vec<usize>> {
     let mut chains: Vec<Vec<usize>> = Vec::new();
     for (index, link) in batch.iter().enumerate() {
@@ -87,7 +89,8 @@ fn chains_of(batch: &[Link]) -> Vec<Vec<usize>> {
     let receives = batch.iter().filter(|link| !link.is_send).count();
     let all_small = batch.iter().all(|link| link.is_small);
     let all_large = !batch.iter().any(|link| link.is_small);
-    if chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && receives <= 1) {
+    let can_wait = receives > 1 || batch.iter().any(|link| link.is_pushed);
+    if chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && !can_wait) {
         return vec![(0..batch.len()).collect()];
     }
     chains
@@ -119,10 +122,11 @@ impl DeviceGroup {
             .collect::<Result<Vec<_>, _>>()?;
         // Locked until the call is queued: other threads queue after it.
         let mut queues = self.transfers.chains.lock();
-        let link = |transfer: &DeviceTransfer| Link {
-            is_send: transfer.is_send,
-            peer: transfer.peer,
-            is_small: part_of(transfer, 0).is_small(),
+        let link = |transfer: &DeviceTransfer| {
+            let DeviceTransfer { is_send, peer, ref memory, .. } = *transfer;
+            let is_small = part_of(transfer, 0).is_small();
+            let is_pushed = batch.len() > 1 && is_send && !is_small && !arena.is_registered(memory);
+            Link { is_send, peer, is_small, is_pushed }
         };
         let links: Vec<_> = batch.iter().map(link).collect();
         let mut chains = chains_of(&links);
@@ -206,7 +210,7 @@ mod tests {
     use super::*;
 
     fn link(is_send: bool, peer: usize, is_small: bool) -> Link {
-        Link { is_send, peer, is_small }
+        Link { is_send, peer, is_small, is_pushed: false }
     }
 
     #[test]
@@ -221,6 +225,8 @@ mod tests {
         assert!(!is_one(&[(receive, 1), (receive, 2)], false));
         assert!(is_one(&[(receive, 1), (receive, 2), (send, 1)], true));
         assert!(!is_one(&[(send, 1), (send, 1), (receive, 2)], true));
+        let pushed = Link { is_pushed: true, ..link(true, 1, false) };
+        assert_eq!(chains_of(&[pushed, link(false, 1, false)]).len(), 2);
     }
 
     #[test]
