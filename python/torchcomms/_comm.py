@@ -7,8 +7,6 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ringfold._error import GroupError
-
 from torchcomms import _hook_args, _watcher
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
@@ -316,11 +314,7 @@ class TorchComm(CommOperations, CommHooks):
         ):
             return super().all_reduce(tensor, op, async_op, hints, timeout)
         began = time.monotonic() if self._ends_process else 0.0
-        try:
-            work: TorchWork | None = now(tensor, op, async_op)
-        except GroupError:
-            # The slow way handles it.
-            work = None
+        work: TorchWork | None = now(tensor, op, async_op)
         if work is None:
             return super().all_reduce(tensor, op, async_op)
         next(op_ids)

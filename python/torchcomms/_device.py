@@ -117,18 +117,21 @@ class Device:
         return self._call(queue, (tasks[0].native, tasks[0].peer), tensors, async_op)
 
     def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
-        """Queues an all-reduce, faster than :meth:`issue`. None if that has to check or prepare more."""
+        """Queues an all-reduce, faster than :meth:`issue`. None if that has to check more, or to handle a failure."""
         numbers = _FAST.get((tensor.dtype, op.type))
         if numbers is None or not tensor.is_contiguous() or tensor.get_device() != self._device.index:
             return None
         dtype, reduce, nbytes = numbers
         address, count = tensor.data_ptr(), tensor.nbytes // nbytes
-        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        if not async_op:
+        try:
+            if async_op:
+                queue = partial(self._group.all_reduce, address, address, count, dtype, reduce, None)
+                return self._call(queue, _COLLECTIVES, tensor, True)
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
             self._group.all_reduce(address, address, count, dtype, reduce, None, stream, None)
-            return TorchWork()
-        queue = partial(self._group.all_reduce, address, address, count, dtype, reduce, None)
-        return self._call(queue, _COLLECTIVES, tensor, True)
+        except GroupError:
+            return None
+        return TorchWork()
 
     def _call(self, queue: _Queue, key: tuple[str, int], tensors: object, async_op: bool) -> TorchWork:
         """Queues a call on the current stream, or on the stream of this key, which then follows the current one."""
