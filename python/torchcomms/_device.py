@@ -79,6 +79,14 @@ class Device:
             return None
         return cls(joined, torch.device("cuda", joined.ordinal), group.rank, group.world, is_urgent)
 
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def native(self) -> _native.DeviceGroup:
+        return self._group
+
     def takes(self, task: Task) -> bool:
         """Whether the device runs this task. All ranks answer alike for the same operation."""
         if task.native == "barrier":
@@ -103,7 +111,7 @@ class Device:
             *(task.native, task.dtype, task.reduce, task.peer, task.counts, task.others),
             *(spans(inputs), spans(task.outputs), task.timeout),
         )
-        return self._call(queue, _COLLECTIVES, (inputs, task.outputs), async_op)
+        return self.queue(queue, _COLLECTIVES, (inputs, task.outputs), async_op)
 
     def issue_batch(self, tasks: Sequence[Task], async_op: bool) -> TorchWork:
         """Queues sends and receives together."""
@@ -114,7 +122,7 @@ class Device:
             batch.append((is_send, task.peer, tensor.data_ptr(), tensor.nbytes, task.dtype))
             tensors.append(tensor)
         queue = partial(self._group.transfer, batch, tasks[0].timeout)
-        return self._call(queue, (tasks[0].native, tasks[0].peer), tensors, async_op)
+        return self.queue(queue, (tasks[0].native, tasks[0].peer), tensors, async_op)
 
     def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
         """Queues an all-reduce, faster than :meth:`issue`. None if that has to check more, or to handle a failure."""
@@ -126,14 +134,14 @@ class Device:
         try:
             if async_op:
                 queue = partial(self._group.all_reduce, address, address, count, dtype, reduce, None)
-                return self._call(queue, _COLLECTIVES, tensor, True)
+                return self.queue(queue, _COLLECTIVES, tensor, True)
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)
             self._group.all_reduce(address, address, count, dtype, reduce, None, stream, None)
         except GroupError:
             return None
         return TorchWork()
 
-    def _call(self, queue: _Queue, key: tuple[str, int], tensors: object, async_op: bool) -> TorchWork:
+    def queue(self, queue: _Queue, key: tuple[str, int], tensors: object, async_op: bool) -> TorchWork:
         """Queues a call on the current stream, or on the stream of this key, which then follows the current one."""
         # The raw handle: a stream object costs microseconds.
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)

@@ -252,7 +252,7 @@ class Engine:
         from torchcomms._window import TorchCommWindow
 
         shares = media_of(self._options.hints) != "tcp"
-        return TorchCommWindow(self._require_group(), shares, self._join_queues)
+        return TorchCommWindow(self._require_group(), shares, self._join_queues, lambda: self._device)
 
     # --- other groups ----------------------------------------------------------------------------------------------
 

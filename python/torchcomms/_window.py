@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     import torch
     from ringfold import _native
 
+    from torchcomms._device import Device
+    from torchcomms._device_window import DeviceWindow
+
+    AnyWindow = _native.Window | DeviceWindow
+
 
 _HAS_TENSOR = "the window already has a registered tensor: call tensor_deregister() first"
 
@@ -44,16 +49,25 @@ class TorchCommWindow:
 
     Each rank registers a tensor, and the others put into it. A signal arrives after all earlier puts of its sender; each
     ``wait_signal`` takes one. Between ranks of one host a put is a copy in shared memory; otherwise it goes over TCP.
+
+    The tensors of a window may be CUDA tensors, on all ranks. Then operations are queued on the current stream, or, with
+    ``async_op``, on one of their own, and CUDA graphs can capture them.
     """
 
     def __init__(
-        self, group: _native.Group, shares: bool = True, flush: Callable[[], None] | None = None
+        self,
+        group: _native.Group,
+        shares: bool = True,
+        flush: Callable[[], None] | None = None,
+        device: Callable[[], Device | None] | None = None,
     ) -> None:
         self._group = group
         self._flush = flush or _nothing
         """Waits for operations that the window's collective calls must not overtake."""
         self._shares = shares
-        self._window: _native.Window | None = None
+        self._device = device or _nothing
+        """The device of the communicator, if it has one."""
+        self._window: _native.Window | DeviceWindow | None = None
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
         self._bytes = 0
         self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
@@ -73,6 +87,10 @@ class TorchCommWindow:
         if self._window is not None:
             raise RuntimeError(_HAS_TENSOR)
         _check(tensor, "a window's tensor")
+        if tensor.is_cuda:
+            self._window = self._open_on_device(tensor)
+            self._set_tensor(tensor, owning)
+            return
         from ringfold._native import Window
 
         from torchcomms._shared_storage import Pinned, share
@@ -85,6 +103,18 @@ class TorchCommWindow:
         keep = Pinned(storage) if file is None else storage
         self._window = Window.open(self._group, _span(tensor), where, _encode(tensor), keep)
         self._set_tensor(tensor, owning)
+
+    def _open_on_device(self, tensor: torch.Tensor) -> DeviceWindow:
+        from torchcomms._device_window import DeviceWindow
+
+        device = self._device()
+        if device is None:
+            raise RuntimeError(
+                "unsupported CUDA tensor of a window: this communicator has no CUDA device, or its ranks cannot reach each "
+                "other's devices; make it for the device, new_comm(backend, torch.device('cuda', ...))"
+            )
+        self._flush()
+        return DeviceWindow(device, tensor, _encode(tensor))
 
     def tensor_deregister(self) -> None:
         """Removes the tensor. All ranks call this; when it returns, all puts into the tensor have arrived."""
@@ -135,6 +165,8 @@ class TorchCommWindow:
         if self._rank(rank) == self._group.rank:
             return self._require_tensor()
         dtype, shape = self._description(window, rank)
+        if isinstance(window, _device_window()):
+            return window.tensor(rank, dtype, shape)
         file = window.file(rank)
         import torch
 
@@ -165,21 +197,33 @@ class TorchCommWindow:
         """
         window = self._require()
         _check(tensor, "the tensor to put")
-        dtype, _ = self._description(window, self._rank(dst_rank))
-        if tensor.dtype != dtype:
-            raise RuntimeError(
-                f"invalid element type of the put: {tensor.dtype}, but the tensor of rank {dst_rank} has {dtype}"
-            )
-        size = window.size(dst_rank) // dtype.itemsize
-        if target_offset_nelems < 0 or target_offset_nelems + tensor.numel() > size:
-            raise RuntimeError(
-                f"invalid put of {tensor.numel()} elements at offset {target_offset_nelems}: past the end of the tensor of rank "
-                f"{dst_rank}, which has {size} elements"
-            )
-        offset = target_offset_nelems * dtype.itemsize
+        offset = self._offset(window, "put", dst_rank, target_offset_nelems, tensor)
         return self._run(
             lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor),
+            lambda device: device.put(tensor, dst_rank, offset, async_op),
             *("put", async_op, hints),
+        )
+
+    def get(
+        self,
+        tensor: torch.Tensor,
+        src_rank: int,
+        source_offset_nelems: int,
+        async_op: bool,
+        hints: Hints = None,
+        timeout: TimeoutLike = None,
+    ) -> TorchWork:
+        """Reads a part of another rank's tensor, at an offset in elements. Only with CUDA tensors, or with shared memory."""
+        window = self._require()
+        _check(tensor, "the tensor to read into")
+        offset = self._offset(window, "get", src_rank, source_offset_nelems, tensor)
+
+        def copy() -> None:
+            start, count = source_offset_nelems, tensor.numel()
+            tensor.view(-1).copy_(self.map_remote_tensor(src_rank).view(-1)[start : start + count])
+
+        return self._run(
+            copy, lambda device: device.get(tensor, src_rank, offset, async_op), "get", async_op, hints
         )
 
     def signal(
@@ -187,14 +231,25 @@ class TorchCommWindow:
     ) -> TorchWork:
         """Signals a rank that all earlier puts into its tensor have arrived. Ends when the signal is queued."""
         window, rank = self._require(), self._rank(peer_rank)
-        return self._run(lambda: window.signal(rank, seconds(timeout)), "signal", async_op, hints)
+        return self._run(
+            lambda: window.signal(rank, seconds(timeout)),
+            lambda device: device.signal(rank, async_op),
+            *("signal", async_op, hints),
+        )
 
     def wait_signal(
         self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchWork:
-        """Waits for a rank's next signal, and takes it. After a timeout it may be waited for again."""
+        """Waits for a rank's next signal, and takes it. After a timeout it may be waited for again.
+
+        With CUDA tensors the stream waits, not the host, and a timeout fails the communicator.
+        """
         window, rank = self._require(), self._rank(peer_rank)
-        return self._run(lambda: window.wait_signal(rank, seconds(timeout)), "wait_signal", async_op, hints)
+        return self._run(
+            lambda: window.wait_signal(rank, seconds(timeout)),
+            lambda device: device.wait_signal(rank, seconds(timeout), async_op),
+            *("wait_signal", async_op, hints),
+        )
 
     # --- copies ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +269,7 @@ class TorchCommWindow:
         return f"{type(self).__name__}(shape={self.shape}, bytes={self._bytes})"
 
     def _new(self) -> Self:
-        new = type(self)(self._group, self._shares, self._flush)
+        new = type(self)(self._group, self._shares, self._flush, self._device)
         new._supervise = self._supervise
         return new
 
@@ -225,14 +280,42 @@ class TorchCommWindow:
     def _clear_tensor(self) -> None:
         self._tensor, self._bytes = _nothing, 0
 
-    def _run(self, begin: Callable[[], Pending | None], op: str, async_op: bool, hints: Hints) -> TorchWork:
+    def _offset(self, window: AnyWindow, op: str, rank: int, elements: int, tensor: torch.Tensor) -> int:
+        """The offset in bytes of a part of a rank's tensor, which is read or written by ``tensor``."""
+        dtype, _ = self._description(window, self._rank(rank))
+        if tensor.dtype != dtype:
+            raise RuntimeError(
+                f"invalid element type of the {op}: {tensor.dtype}, but the tensor of rank {rank} has {dtype}"
+            )
+        if tensor.is_cuda != isinstance(window, _device_window()):
+            raise RuntimeError(
+                f"invalid device {tensor.device} of the {op}: the window's tensors are on {self.device.type}"
+            )
+        size = window.size(rank) // dtype.itemsize
+        if elements < 0 or elements + tensor.numel() > size:
+            raise RuntimeError(
+                f"invalid {op} of {tensor.numel()} elements at offset {elements}: past the end of the tensor of rank {rank}, "
+                f"which has {size} elements"
+            )
+        return elements * dtype.itemsize
+
+    def _run(
+        self,
+        begin: Callable[[], Pending | None],
+        queue: Callable[[DeviceWindow], TorchWork],
+        op: str,
+        async_op: bool,
+        hints: Hints,
+    ) -> TorchWork:
+        """Starts an operation: on host memory, or on a device."""
         from ringfold._error import GroupError
 
         if hints:
             check_call_hints(hints, op)
         began = time.monotonic()
         try:
-            work = TorchWork(begin())
+            window = self._window
+            work = queue(window) if isinstance(window, _device_window()) else TorchWork(begin())
         except GroupError as error:
             work = TorchWork(error=error)
         if self._supervise is not None:
@@ -241,7 +324,7 @@ class TorchCommWindow:
             work.wait()
         return work
 
-    def _description(self, window: _native.Window, rank: int) -> tuple[torch.dtype, list[int]]:
+    def _description(self, window: AnyWindow, rank: int) -> tuple[torch.dtype, list[int]]:
         """The type and shape of a rank's tensor."""
         known = self._tensors.get(rank)
         if known is None:
@@ -253,7 +336,7 @@ class TorchCommWindow:
             raise RuntimeError(f"rank {rank} is out of range: ranks are 0 to {self._group.world - 1}")
         return rank
 
-    def _require(self) -> _native.Window:
+    def _require(self) -> Any:
         if self._window is None:
             raise RuntimeError("the window has no registered tensor: call tensor_register() first")
         return self._window
@@ -294,6 +377,10 @@ class FakeWindow(TorchCommWindow):
         """Does nothing."""
         return TorchWork()
 
+    def get(self, *_: Any, **__: Any) -> TorchWork:
+        """Does nothing."""
+        return TorchWork()
+
     def signal(self, *_: Any, **__: Any) -> TorchWork:
         """Does nothing."""
         return TorchWork()
@@ -310,10 +397,17 @@ def _nothing() -> None:
     return None
 
 
+def _device_window() -> type[DeviceWindow]:
+    """The class of windows on devices, which needs torch."""
+    from torchcomms._device_window import DeviceWindow
+
+    return DeviceWindow
+
+
 def _check(tensor: torch.Tensor, what: str) -> None:
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not tensor.is_cuda:
         raise RuntimeError(
-            f"unsupported device {tensor.device} of {what}: windows need tensors in host memory"
+            f"unsupported device {tensor.device} of {what}: windows need tensors in host memory or on a CUDA device"
         )
     if not tensor.is_contiguous():
         raise RuntimeError(f"{what} is not contiguous")

@@ -213,7 +213,7 @@ impl DeviceCall {
 }
 
 impl DeviceGroup {
-    fn open_group(&self, py: Python<'_>) -> PyResult<Arc<ringfold::DeviceGroup>> {
+    pub(crate) fn open_group(&self, py: Python<'_>) -> PyResult<Arc<ringfold::DeviceGroup>> {
         match &*self.group.lock() {
             Some(group) => group.of_group(py).cloned(),
             None => Err(Error::Left.to_exception(py)),
@@ -228,14 +228,18 @@ impl Drop for DeviceGroup {
 }
 
 /// The memory of a tensor, with the object that keeps it alive.
-fn lend(address: u64, bytes: usize, keep: impl Any + Send + Sync) -> Result<DeviceMemory, CudaError> {
+pub(crate) fn lend(
+    address: u64,
+    bytes: usize,
+    keep: impl Any + Send + Sync,
+) -> Result<DeviceMemory, CudaError> {
     // SAFETY: the caller of the Python function promises that the tensor is there until the stream that it is used on has
     // come to that, as for everything that is queued on streams; registered memory is kept by its Python object.
     unsafe { DeviceMemory::borrowed(address, bytes, Box::new(keep)) }
 }
 
 /// Queues a call on a stream; or on the `own` one, after what is on the stream.
-fn issue(
+pub(crate) fn issue(
     group: &Arc<ringfold::DeviceGroup>,
     stream: usize,
     own: Option<usize>,

@@ -12,6 +12,7 @@ mod cuda_compiler;
 mod cuda_memory;
 mod cuda_module;
 mod device_group;
+mod device_window;
 mod exception;
 mod fork_guard;
 mod group;
@@ -51,6 +52,7 @@ mod _native {
         cuda_module::{CudaFunction, CudaModule},
         device_group::DeviceCall,
         device_group::DeviceGroup,
+        device_window::DeviceWindow,
         group::{Group, finish_retired},
         group_work::GroupWork,
         master::Master,

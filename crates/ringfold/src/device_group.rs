@@ -13,6 +13,7 @@ mod launch_queue;
 mod registrar;
 mod stretches;
 mod transfers;
+mod window;
 
 use crate::error::invalid;
 use crate::group::{BufferLengths, RankContext};
@@ -45,6 +46,7 @@ use std::time::Instant;
 use stretches::{Stretch, Stretches};
 pub use transfers::DeviceTransfer;
 use transfers::TransferQueues;
+pub use window::DeviceGroupWindow;
 
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);

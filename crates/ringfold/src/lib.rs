@@ -31,7 +31,7 @@ mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
-pub use device_group::{CallEnd, DeviceGroup, DeviceTransfer, KernelSources, Unsupported};
+pub use device_group::{CallEnd, DeviceGroup, DeviceGroupWindow, DeviceTransfer, KernelSources, Unsupported};
 pub use element::Element;
 pub use error::Error;
 pub use group::{
