@@ -25,6 +25,7 @@ pub mod trigger;
 
 pub use channel::{PortChannel, Put};
 pub use connection::Connection;
+pub use cuda_transport::PutPath;
 pub use error::PortError;
 pub use fifo::Fifo;
 pub use proxy::ProxyService;
@@ -91,6 +92,11 @@ impl WeakPort {
     }
 }
 
+/// Appended to the error of a kernel that timed out while a put of this rank was queued.
+const PUT_HINT: &str = "; a put over CUDA IPC is still queued: if kernels occupy all multiprocessors of the device, puts \
+    within it cannot start; leave some multiprocessors free, or connect with EndpointConfig(through_host=True) or \
+    MSCCLPP_CUDA_IPC_THROUGH_HOST=1";
+
 /// The ports of this process, with the pid that opened them.
 static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
 
@@ -130,12 +136,19 @@ fn leave(links: &[Arc<ConnectionState>]) {
 pub struct Offer {
     record: OfferRecord,
     invitation: Invitation,
+    put_path: PutPath,
 }
 
 impl Offer {
     /// The record that the peer needs. It contains a secret key: anyone who knows it can connect.
     pub fn record(&self) -> Vec<u8> {
         self.record.encode()
+    }
+
+    /// Chooses how this rank's puts are done over CUDA IPC. Other transports ignore it.
+    #[must_use]
+    pub fn with_put_path(self, put_path: PutPath) -> Self {
+        Self { put_path, ..self }
     }
 
     /// The offered transport.
@@ -264,7 +277,7 @@ impl Port {
             key: *invitation.key(),
             addresses: rendezvous.addresses().to_vec(),
         };
-        Ok(Offer { record, invitation })
+        Ok(Offer { record, invitation, put_path: PutPath::default() })
     }
 
     /// Connects to the rank that made the other offer. That rank need not call `connect` at the same time.
@@ -296,7 +309,9 @@ impl Port {
             if theirs.id == mine.record.id { None } else { Some(self.dial(mine, &theirs, peer, deadline)?) };
         let tcp = channels.as_ref().map(|channels| TcpTransport::new(channels, theirs.port, peer));
         let path = match (transport, tcp) {
-            (Transport::CudaIpc, _) => DataPath::Cuda(CudaTransport::open(&Gpu::open(mine.record.device)?)?),
+            (Transport::CudaIpc, _) => {
+                DataPath::Cuda(CudaTransport::open(&Gpu::open(mine.record.device)?, mine.put_path)?)
+            }
             (Transport::Ethernet, Some(tcp)) => DataPath::Tcp(tcp),
             (_, tcp) => DataPath::Shared(SharedMemoryTransport::new(tcp)),
         };
@@ -354,7 +369,8 @@ impl Port {
             None => Ok(()),
             Some(error) => {
                 // The peers get the error too, even if it ends this process.
-                self.abort(&format!("{}: {error}", self.name()));
+                let hint = if self.inner.links().iter().any(|link| link.has_pending_put()) { PUT_HINT } else { "" };
+                self.abort(&format!("{}: {error}{hint}", self.name()));
                 self.check()
             }
         }

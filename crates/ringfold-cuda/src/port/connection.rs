@@ -3,7 +3,7 @@
 use super::Port;
 use super::cuda_transport::CudaTransport;
 use super::error::PortError;
-use super::registered_memory::RegisteredMemory;
+use super::registered_memory::{MemoryAt, RegisteredMemory};
 use super::shared_memory_transport::SharedMemoryTransport;
 use super::tcp_transport::{TcpTransport, explain};
 use super::transport::Transport;
@@ -84,8 +84,29 @@ impl Connection {
         match &self.inner.path {
             DataPath::Tcp(path) => path.write(dst, src, bytes),
             DataPath::Shared(path) => path.write(dst, src, bytes),
-            DataPath::Cuda(path) => path.write(dst, src, bytes),
+            DataPath::Cuda(path) => path.write(dst, src, bytes, None),
         }
+    }
+
+    /// As [`Connection::write`], then [`Connection::update`] with a word: one operation of the device if possible.
+    pub(super) fn write_and_update(
+        &self,
+        dst: MemoryAt<'_>,
+        src: MemoryAt<'_>,
+        bytes: u64,
+        (word, value): (MemoryAt<'_>, u64),
+    ) -> Result<(), PortError> {
+        let DataPath::Cuda(path) = &self.inner.path else {
+            self.write(dst.0, dst.1, src.0, src.1, bytes)?;
+            return self.update(word.0, word.1, value);
+        };
+        dst.0.check(dst.1, bytes)?;
+        src.0.check(src.1, bytes)?;
+        word.0.check_word(word.1)?;
+        self.check_target(dst.0)?;
+        self.check_target(word.0)?;
+        self.check()?;
+        path.write(dst, src, bytes, Some((word, value)))
     }
 
     /// Atomically sets an aligned word of the peer's memory, with release order after all earlier writes.
@@ -208,6 +229,11 @@ impl ConnectionState {
         if let Some(channels) = &self.channels {
             channels.abort(why);
         }
+    }
+
+    /// Whether a put by the device has not been done yet.
+    pub(super) fn has_pending_put(&self) -> bool {
+        matches!(&self.path, DataPath::Cuda(path) if !path.is_idle())
     }
 
     /// Whether no data is in flight any more.
