@@ -40,6 +40,7 @@ use crate::release_queue::stop_releasing;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
 use connection::{ConnectionState, DataPath};
+use core::sync::atomic::{AtomicBool, Ordering};
 use cuda_transport::{CudaTransport, is_draining};
 use device_writer::{DeviceSink, DeviceWriter};
 use offer::OfferRecord;
@@ -72,6 +73,8 @@ struct PortState {
     cause: Mutex<Option<PortError>>,
     links: Mutex<Vec<Weak<ConnectionState>>>,
     device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
+    /// Whether a put of this rank was queued for long.
+    has_stalled_put: AtomicBool,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
     // Dropped in this order: first no connection is accepted any more, then queued data is sent.
@@ -92,10 +95,9 @@ impl WeakPort {
     }
 }
 
-/// Appended to the error of a kernel that timed out while a put of this rank was queued.
-const PUT_HINT: &str = "; a put over CUDA IPC is still queued: if kernels occupy all multiprocessors of the device, puts \
-    within it cannot start; leave some multiprocessors free, or connect with EndpointConfig(through_host=True) or \
-    MSCCLPP_CUDA_IPC_THROUGH_HOST=1";
+/// Appended to the reason of an abort if a put of this rank could not start.
+const STALLED_PUT: &str = "a put over CUDA IPC could not start, probably because kernels occupied all multiprocessors of the \
+    device: leave some of them free, or use EndpointConfig(through_host=True) or MSCCLPP_CUDA_IPC_THROUGH_HOST=1";
 
 /// The ports of this process, with the pid that opened them.
 static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
@@ -169,6 +171,7 @@ impl Port {
             cause: Mutex::default(),
             links: Mutex::default(),
             device_writers: Mutex::default(),
+            has_stalled_put: AtomicBool::new(false),
             gpu: Mutex::default(),
             rendezvous,
             endpoint,
@@ -369,11 +372,15 @@ impl Port {
             None => Ok(()),
             Some(error) => {
                 // The peers get the error too, even if it ends this process.
-                let hint = if self.inner.links().iter().any(|link| link.has_pending_put()) { PUT_HINT } else { "" };
-                self.abort(&format!("{}: {error}{hint}", self.name()));
+                self.abort(&format!("{}: {error}", self.name()));
                 self.check()
             }
         }
+    }
+
+    /// Remembers for the reason of an abort that a put could not start.
+    pub(super) fn note_stalled_put(&self) {
+        self.inner.has_stalled_put.store(true, Ordering::Relaxed);
     }
 
     fn dial(
@@ -427,6 +434,12 @@ impl PortState {
     }
 
     fn abort(&self, cause: Option<PortError>, why: &str) {
+        let with_hint;
+        let mut why = why;
+        if self.has_stalled_put.load(Ordering::Relaxed) && !why.contains(STALLED_PUT) {
+            with_hint = format!("{why}; {STALLED_PUT}");
+            why = &with_hint;
+        }
         {
             let mut first = self.cause.lock();
             if self.abort_page.is_set() {

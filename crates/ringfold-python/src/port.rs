@@ -70,13 +70,7 @@ impl Port {
     ///
     /// `through_host`: this side's puts over CUDA IPC go through host memory.
     #[pyo3(signature = (transport, device=-1, through_host=false))]
-    fn offer(
-        &self,
-        py: Python<'_>,
-        transport: u32,
-        device: i32,
-        through_host: bool,
-    ) -> PyResult<PortOffer> {
+    fn offer(&self, py: Python<'_>, transport: u32, device: i32, through_host: bool) -> PyResult<PortOffer> {
         let port = self.port.get(py)?;
         let transport = Transport::from_bit(transport)
             .ok_or_else(|| invalid_port_argument(py, &format!("unknown transport {transport:#x}")))?;

@@ -185,6 +185,11 @@ impl Connection {
         }
     }
 
+    /// Whether the last write over CUDA IPC seems unable to start. Asked again and again.
+    pub(super) fn is_stalled(&self) -> bool {
+        matches!(&self.inner.path, DataPath::Cuda(path) if path.is_stalled())
+    }
+
     /// The port.
     pub fn port(&self) -> &Port {
         &self.inner.port
@@ -229,11 +234,6 @@ impl ConnectionState {
         if let Some(channels) = &self.channels {
             channels.abort(why);
         }
-    }
-
-    /// Whether a put by the device has not been done yet.
-    pub(super) fn has_pending_put(&self) -> bool {
-        matches!(&self.path, DataPath::Cuda(path) if !path.is_idle())
     }
 
     /// Whether no data is in flight any more.

@@ -6,7 +6,7 @@ use crate::limits::STAGED_PIECE_BYTES;
 use crate::release_queue::release_soon;
 use crate::stream::Put;
 use crate::{CudaError, Gpu, HostWords, Stream};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +16,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// How often a flush checks whether the connection has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a write may be queued on a stream without other writes. A copy of a GiB takes a millisecond, or 50 through
+/// the host.
+const STALLED_AFTER: Duration = Duration::from_millis(300);
 
 /// The number of held memories above which unused ones are released.
 const HELD_MAX: usize = 64;
@@ -38,6 +42,10 @@ struct StreamWork {
     /// Where puts within a device pass the host, if they do.
     staging: Option<HostWords>,
     held: Mutex<Vec<Arc<Registered>>>,
+    /// The number of writes so far.
+    writes: AtomicU64,
+    /// Since when the last write was seen to be queued, and its number.
+    queued: Mutex<Option<(Instant, u64)>>,
 }
 
 /// How puts from device memory to device memory are done.
@@ -61,7 +69,8 @@ impl CudaTransport {
             }
             PutPath::ThroughHost => Some(gpu.map_host_words(STAGED_PIECE_BYTES)?),
         };
-        Ok(Self { work: Some(StreamWork { stream, staging, held: Mutex::default() }) })
+        let (held, writes, queued) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
+        Ok(Self { work: Some(StreamWork { stream, staging, held, writes, queued }) })
     }
 
     pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
@@ -79,7 +88,8 @@ impl CudaTransport {
         let work = self.work()?;
         let (to, from) = (dst.0.local_address(dst.1)?, src.0.local_address(src.1)?);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let word_address = word.map(|(at, value)| Ok::<_, PortError>((word_address(at)?, value))).transpose()?;
+        let word_address =
+            word.map(|(at, value)| Ok::<_, PortError>((word_address(at)?, value))).transpose()?;
         let mut held = work.held.lock();
         hold(&mut held, work, &[dst.0, src.0]);
         if let Some(((memory, _), _)) = word {
@@ -88,6 +98,7 @@ impl CudaTransport {
         // SAFETY: ranges and word are in bounds, as the caller has checked, and are held until the stream is done.
         // Ordering other accesses is up to the user.
         unsafe { work.put((to, from), bytes, word_address) }?;
+        work.writes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -121,6 +132,22 @@ impl CudaTransport {
 
     pub(super) fn is_idle(&self) -> bool {
         self.work.as_ref().is_none_or(|work| work.stream.is_idle().unwrap_or(true))
+    }
+
+    /// Whether the last write has been queued for so long, over several calls, that it seems unable to start.
+    pub(super) fn is_stalled(&self) -> bool {
+        let Some(work) = &self.work else { return false };
+        let last = work.writes.load(Ordering::Relaxed);
+        let mut queued = work.queued.lock();
+        if work.stream.is_idle().unwrap_or(true) {
+            *queued = None;
+            return false;
+        }
+        let (since, write) = queued.get_or_insert((Instant::now(), last));
+        if *write != last {
+            (*since, *write) = (Instant::now(), last);
+        }
+        since.elapsed() > STALLED_AFTER
     }
 
     fn work(&self) -> Result<&StreamWork, PortError> {

@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn handles_have_the_layout_of_the_device_headers() {
-        let fifo = FifoHandle { triggers: 1, head: 2, tail: 3, tail_cache: 4, abort_page: 5, size: 6, slot_bits: 3 };
+        let fifo =
+            FifoHandle { triggers: 1, head: 2, tail: 3, tail_cache: 4, abort_page: 5, size: 6, slot_bits: 3 };
         let semaphore = HostSemaphoreHandle { inbound: 11, expected: 12, abort_page: 13, peer: (-1).into() };
         let base = BasePortChannelHandle { semaphore_id: 9.into(), semaphore, fifo };
         let channel = PortChannelHandle { base, target_id: 7, source_id: 8 };

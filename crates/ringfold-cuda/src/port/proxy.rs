@@ -387,7 +387,11 @@ impl ProxyState {
     /// Aborts the port of a kernel that timed out, so that its peers are informed.
     fn check_abort_pages(&self) {
         for cursor in self.semaphores.iter() {
-            let port = cursor.semaphore().connection().port();
+            let connection = cursor.semaphore().connection();
+            let port = connection.port();
+            if connection.is_stalled() {
+                port.note_stalled_put();
+            }
             let page = port.abort_page();
             if !page.is_set()
                 && let Some(error) = page.error()

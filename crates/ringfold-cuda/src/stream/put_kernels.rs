@@ -79,7 +79,8 @@ fn elements(to: u64, from: u64, bytes: usize) -> Option<(usize, u32)> {
 fn source() -> String {
     let mut source = HEADER.to_owned();
     for (width, load, store) in WIDTHS {
-        let mut kernel = TEMPLATE.replace("WIDTH,", &format!("{width},")).replace("_WIDTH", &format!("_{width}"));
+        let mut kernel =
+            TEMPLATE.replace("WIDTH,", &format!("{width},")).replace("_WIDTH", &format!("_{width}"));
         for number in ["0", "1", "2", "3"] {
             kernel = kernel
                 .replace(&format!("LOAD{number}"), &load.replace('N', number))
