@@ -47,7 +47,15 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "ProxyTrigger": (16, {"fst": 0, "snd": 8}),
     "FifoDeviceHandle": (
         48,
-        {"triggers_": 0, "head_": 8, "tail_": 16, "tailCache_": 24, "abort_": 32, "size_": 40, "slotBits_": 44},
+        {
+            "triggers_": 0,
+            "head_": 8,
+            "tail_": 16,
+            "tailCache_": 24,
+            "abort_": 32,
+            "size_": 40,
+            "slotBits_": 44,
+        },
     ),
     "Host2DeviceSemaphoreDeviceHandle": (
         32,

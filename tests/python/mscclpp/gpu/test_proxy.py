@@ -410,12 +410,13 @@ def rates(transport: str) -> str:
     )
 
 
-def fill_the_device(end: End) -> int:
+def fill_the_device(end: End, nbytes: int, blocks_per_multiprocessor: int | None = None) -> int:
     """Rank 1 occupies every multiprocessor until a put of rank 0 arrives. Gives 1, or 1 and the error of its wait."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    blocks = properties.multi_processor_count * (properties.max_threads_per_multi_processor // 1024)
+    each = blocks_per_multiprocessor or properties.max_threads_per_multi_processor // 1024
+    blocks = properties.multi_processor_count * each
     words = torch.zeros(2, dtype=torch.int64, device="cuda")
     started = torch.zeros(1, dtype=torch.int64).pin_memory()
     end.outbox.copy_(torch.arange(NBYTES // 8, device="cuda"))
@@ -424,7 +425,7 @@ def fill_the_device(end: End) -> int:
     barrier = end.communicator.bootstrap().barrier
     if rank() == 0:
         barrier()
-        end.channel.put_with_signal(0, 0, NBYTES)
+        end.channel.put_with_signal(0, 0, nbytes)
         return 1
     end.kernels.launch(
         "wait_everywhere", end.stream, end.channel.handle, blocks, words, started, grid=blocks, block=1024
@@ -439,17 +440,25 @@ def fill_the_device(end: End) -> int:
 
 
 def put_into_a_full_device(transport: str) -> None:
+    arrive_while_a_kernel_waits(connected(transport, through_host=True), NBYTES)
+
+
+def put_beside_a_block_on_every_multiprocessor(transport: str) -> None:
+    """A put by the device needs only a place on one of them."""
+    arrive_while_a_kernel_waits(connected(transport), 4096, 1)
+
+
+def arrive_while_a_kernel_waits(end: End, nbytes: int, blocks_per_multiprocessor: int | None = None) -> None:
     import torch
 
-    end = connected(transport, through_host=True)
     begun = time.monotonic()
-    result = fill_the_device(end)
+    result = fill_the_device(end, nbytes, blocks_per_multiprocessor)
     took = time.monotonic() - begun
     end.meet()
     end.proxy.stop()
     assert (result, end.port.failure()) == (1, None)
     if rank() == 1:
-        assert torch.equal(end.inbox, torch.arange(NBYTES // 8, device="cuda"))
+        assert torch.equal(end.inbox[: nbytes // 8], torch.arange(nbytes // 8, device="cuda"))
     # Far below the limit of a wait.
     assert took < PROMPT
 
@@ -469,7 +478,7 @@ def put_in_vain_into_a_full_device(transport: str) -> None:
     """Without the way through the host the put cannot start; the wait ends, and the putting rank says what to do."""
     end = connected(transport)
     end.port.set_spin_seconds(2.0)
-    result = fill_the_device(end)
+    result = fill_the_device(end, 4096)
     until = time.monotonic() + LONG
     while (failure := end.port.failure()) is None:
         assert time.monotonic() < until
@@ -540,6 +549,7 @@ SCENES = {
         "exchange_rounds",
         "exchange_through_the_host",
         "put_into_a_full_device",
+        "put_beside_a_block_on_every_multiprocessor",
         "push_and_stop",
         "capture_beside_the_proxy",
         "rates",
