@@ -74,7 +74,6 @@ pub(crate) const FUNCTION_CONSTANT_BYTES: c_int = 2;
 pub(crate) const FUNCTION_LOCAL_BYTES: c_int = 3;
 pub(crate) const FUNCTION_REGISTERS: c_int = 4;
 pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
-pub(crate) const FUNCTION_SHARED_MEMORY_PERCENT: c_int = 9;
 
 pub(crate) const CAPTURE_RELAXED: c_uint = 2;
 pub(crate) const CAPTURE_STATUS_NONE: c_uint = 0;

@@ -83,14 +83,6 @@ impl Function {
         self.handle
     }
 
-    /// Requests as little shared memory as possible, so that the kernel starts on multiprocessors in use by others.
-    pub(crate) fn prefer_cache(&self) -> Result<(), CudaError> {
-        self.module.gpu.context().call("configuring a kernel", |api| {
-            // SAFETY: the function exists.
-            unsafe { (api.set_function_attribute)(self.handle, api::FUNCTION_SHARED_MEMORY_PERCENT, 0) }
-        })
-    }
-
     /// The kernel's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -48,6 +48,11 @@ pub(crate) const PARAMETERS_MAX: usize = 4096;
 pub(crate) const PUT_ELEMENTS_MAX: usize = 4096;
 pub(crate) const PUT_ELEMENTS_PER_THREAD: u32 = 4;
 
+/// The fewest threads of a put's block. The driver reserves 1 KiB of shared memory for as many blocks as would fit on a
+/// multiprocessor, and a multiprocessor in use does not change its split of cache and shared memory. With eight blocks
+/// the smallest split is enough, so a put starts beside any kernel that leaves room; with more it does not.
+pub(crate) const PUT_THREADS_MIN: u32 = 256;
+
 /// The page-locked memory of a connection whose puts go through host memory: a copy of this size to the host and one
 /// back alternate on the stream.
 pub(crate) const STAGED_PIECE_BYTES: usize = 1 << 20;

@@ -85,7 +85,7 @@ fn with_params<T>(
         (&raw const word).cast_mut().cast(),
         (&raw const value).cast_mut().cast(),
     ];
-    Some(function(&KernelNodeParams::new(launch.function.raw(), launch.threads.max(1), &mut parameters)))
+    Some(function(&KernelNodeParams::new(launch.function.raw(), launch.threads, &mut parameters)))
 }
 
 impl Drop for PutGraph {

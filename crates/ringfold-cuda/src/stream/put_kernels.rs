@@ -3,7 +3,7 @@
 use crate::error::CudaError;
 use crate::function::Function;
 use crate::gpu::Gpu;
-use crate::limits::{PUT_ELEMENTS_MAX, PUT_ELEMENTS_PER_THREAD};
+use crate::limits::{PUT_ELEMENTS_MAX, PUT_ELEMENTS_PER_THREAD, PUT_THREADS_MIN};
 use crate::module::Module;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -49,19 +49,14 @@ impl PutKernels {
             return Err(CudaError::Unsupported("compute-sanitizer runs one kernel at a time".into()));
         }
         let module = Module::load(&Gpu::open(ordinal)?, source().as_bytes())?;
-        let function = |width| {
-            let function = module.function(&format!("ringfold_put_{width}"))?;
-            // Otherwise it does not start beside kernels that leave little shared memory.
-            function.prefer_cache()?;
-            Ok::<_, CudaError>(function)
-        };
+        let function = |width| module.function(&format!("ringfold_put_{width}"));
         Ok(Self([function(WIDTHS[0].0)?, function(WIDTHS[1].0)?, function(WIDTHS[2].0)?]))
     }
 
     /// The launch of a copy. None if it is too large for one block.
     pub(super) fn launch(&self, to: u64, from: u64, bytes: usize) -> Option<PutLaunch<'_>> {
         let (index, count) = elements(to, from, bytes)?;
-        let threads = count.div_ceil(PUT_ELEMENTS_PER_THREAD).next_multiple_of(32);
+        let threads = count.div_ceil(PUT_ELEMENTS_PER_THREAD).next_multiple_of(32).max(PUT_THREADS_MIN);
         Some(PutLaunch { function: &self.0[index], threads, count })
     }
 }

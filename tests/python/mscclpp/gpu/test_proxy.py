@@ -483,7 +483,8 @@ def put_in_vain_into_a_full_device(transport: str) -> None:
     while (failure := end.port.failure()) is None:
         assert time.monotonic() < until
         time.sleep(0.001)
-    assert "waiting for a signal from rank 0" in failure, failure
+    # Any of the blocks may have reported.
+    assert "timed out" in failure and "waiting for a signal" in failure, failure
     if rank() == 0:
         assert "through_host=True" in failure, failure
     else:
