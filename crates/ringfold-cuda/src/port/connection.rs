@@ -150,7 +150,10 @@ impl Connection {
         let flushed = match &self.inner.path {
             DataPath::Tcp(path) => path.flush(deadline),
             DataPath::Shared(path) => path.flush(deadline),
-            DataPath::Cuda(path) => path.flush(deadline, || self.check()),
+            DataPath::Cuda(path) => path.flush(deadline, || {
+                self.note_stalled_put();
+                self.check()
+            }),
         };
         // The port's own error says more than its effect on this wait.
         flushed.map_err(|error| match error {
@@ -185,9 +188,11 @@ impl Connection {
         }
     }
 
-    /// Whether the last write over CUDA IPC seems unable to start. Asked again and again.
-    pub(super) fn is_stalled(&self) -> bool {
-        matches!(&self.inner.path, DataPath::Cuda(path) if path.is_stalled())
+    /// Notes in the port that the last write over CUDA IPC seems unable to start, if so. Called again and again.
+    pub(super) fn note_stalled_put(&self) {
+        if matches!(&self.inner.path, DataPath::Cuda(path) if path.is_stalled()) {
+            self.inner.port.note_stalled_put();
+        }
     }
 
     /// The port.

@@ -91,10 +91,7 @@ impl CudaTransport {
         let word_address =
             word.map(|(at, value)| Ok::<_, PortError>((word_address(at)?, value))).transpose()?;
         let mut held = work.held.lock();
-        hold(&mut held, work, &[dst.0, src.0]);
-        if let Some(((memory, _), _)) = word {
-            hold(&mut held, work, &[memory]);
-        }
+        hold(&mut held, work, &[dst.0, src.0, word.map_or(dst.0, |((memory, _), _)| memory)]);
         // SAFETY: ranges and word are in bounds, as the caller has checked, and are held until the stream is done.
         // Ordering other accesses is up to the user.
         unsafe { work.put((to, from), bytes, word_address) }?;
@@ -201,18 +198,23 @@ impl StreamWork {
     }
 }
 
-/// Holds memory until the stream is done with it.
+/// Holds memories until the stream is done with them.
 fn hold(held: &mut Vec<Arc<Registered>>, work: &StreamWork, memories: &[&RegisteredMemory]) {
+    let is_held = |held: &[Arc<Registered>], memory: &RegisteredMemory| {
+        held.iter().any(|held| Arc::ptr_eq(held, &memory.inner))
+    };
+    if memories.iter().all(|memory| is_held(held, memory)) {
+        return;
+    }
+    if held.len() >= HELD_MAX && work.stream.is_idle().unwrap_or(false) {
+        // Freeing memory may wait for kernels, which may wait for this thread.
+        let unused = core::mem::take(held);
+        release_soon(move || drop(unused));
+    }
     for memory in memories {
-        if held.iter().any(|held| Arc::ptr_eq(held, &memory.inner)) {
-            continue;
+        if !is_held(held, memory) {
+            held.push(memory.inner.clone());
         }
-        if held.len() >= HELD_MAX && work.stream.is_idle().unwrap_or(false) {
-            // Freeing memory may wait for kernels, which may wait for this thread.
-            let unused = core::mem::take(held);
-            release_soon(move || drop(unused));
-        }
-        held.push(memory.inner.clone());
     }
 }
 

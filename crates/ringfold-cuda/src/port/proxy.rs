@@ -389,9 +389,7 @@ impl ProxyState {
         for cursor in self.semaphores.iter() {
             let connection = cursor.semaphore().connection();
             let port = connection.port();
-            if connection.is_stalled() {
-                port.note_stalled_put();
-            }
+            connection.note_stalled_put();
             let page = port.abort_page();
             if !page.is_set()
                 && let Some(error) = page.error()
