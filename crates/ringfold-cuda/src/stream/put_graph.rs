@@ -33,7 +33,7 @@ impl PutGraph {
     pub(super) fn new(context: Context) -> Option<Self> {
         let api = context.api;
         let (create, add, instantiate) = (api.create_graph?, api.add_kernel?, api.instantiate_graph?);
-        (api.change_kernel?, api.launch_graph?);
+        let (Some(_), Some(_)) = (api.change_kernel, api.launch_graph) else { return None };
         let kernels = PutKernels::of(context.ordinal)?;
         let _current = context.current().ok()?;
         let mut new = Self { context, kernels: kernels.clone(), graph: 0, node: 0, executable: 0 };
