@@ -478,7 +478,8 @@ def put_in_vain_into_a_full_device(transport: str) -> None:
     """Without the way through the host the put cannot start; the wait ends, and the putting rank says what to do."""
     end = connected(transport)
     end.port.set_spin_seconds(2.0)
-    result = fill_the_device(end, 4096)
+    # As soon as one block gives up, the put may start and arrive for the others.
+    fill_the_device(end, 4096)
     until = time.monotonic() + LONG
     while (failure := end.port.failure()) is None:
         assert time.monotonic() < until
@@ -487,8 +488,6 @@ def put_in_vain_into_a_full_device(transport: str) -> None:
     assert "timed out" in failure and "waiting for a signal" in failure, failure
     if rank() == 0:
         assert "through_host=True" in failure, failure
-    else:
-        assert result == 2
 
 
 def _connection(end: End) -> Any:
