@@ -44,6 +44,8 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
     group = mscclpp.CommGroup(interfaceIpPortTrio=trio, rank=rank, size=2)
     other = 1 - rank
     connections = group.make_connection([other], mscclpp.Transport.CudaIpc)
+    staged = mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc, through_host=True)
+    staged_connections = group.make_connection([other], staged)
     memory = mscclpp.GpuBuffer(1 << 18, dtype=cupy.int32)
 
     def handle_of(channel: Any) -> Any:
@@ -58,7 +60,9 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
     memory_channels = group.make_memory_channels(memory, connections)
     proxy = mscclpp.ProxyService()
     port_channels = group.make_port_channels(proxy, memory, connections)
+    staged_channels = group.make_port_channels(proxy, memory, staged_connections)
     by_memory, by_port = handle_of(memory_channels[other]), handle_of(port_channels[other])
+    through_host = handle_of(staged_channels[other])
     signals, puts = kernel("signals"), kernel("puts")
     proxy.start_proxy()
     cupy.cuda.runtime.deviceSynchronize()
@@ -69,26 +73,27 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
         each = [part * us / rounds for us in device_us(cupy, launch, repeats, group.barrier)]
         if rank == 0:
             low, high = min(each), max(each)
-            print(f"{what:44} {statistics.median(each):8.2f} us  ({low:.2f} to {high:.2f})", flush=True)
+            print(f"{what:58} {statistics.median(each):8.2f} us  ({low:.2f} to {high:.2f})", flush=True)
 
     pack = mscclpp.utils.pack
     few = pack(by_memory, rank, rounds)
     measure("signal, device to device, round trip", lambda: signals.launch_kernel(few, 1, 32, 0, None), 1)
     from ctypes import c_size_t
 
-    for nbytes in (8, 4096, 64 << 10, 1 << 20):
-        order = pack(by_port, rank, rounds, c_size_t(nbytes))
-        measure(
-            f"put of {nbytes} bytes, from push to arrival",
-            lambda order=order: puts.launch_kernel(order, 1, 32, 0, None),  # type: ignore[misc]
-            0.5,
-        )
+    for channel, how in ((by_port, ""), (through_host, ", through host memory")):
+        for nbytes in (8, 4096, 64 << 10, 1 << 20):
+            order = pack(channel, rank, rounds, c_size_t(nbytes))
+            measure(
+                f"put of {nbytes} bytes, push to arrival{how}",
+                lambda order=order: puts.launch_kernel(order, 1, 32, 0, None),  # type: ignore[misc]
+                0.5,
+            )
     proxy.stop_proxy()
     group.barrier()
 
 
 def rate(repeats: int) -> None:
-    """Triggers per second through a FIFO that a loop in Python empties."""
+    """Triggers per second through a FIFO that a loop of the engine empties."""
     import cupy
     import mscclpp
     from mscclpp.utils import KernelBuilder, pack
@@ -97,25 +102,22 @@ def rate(repeats: int) -> None:
         file="gpu_channels.cu", kernel_name="triggers", file_dir=HERE
     ).get_compiled_kernel()
     fifo = mscclpp.Fifo(512)._native
-    for blocks, threads in ((1, 1), (1, 32), (16, 64)):
-        each = 20_000 if threads == 1 else 200_000 // (blocks * threads)
+    for blocks, threads in ((1, 1), (1, 2), (1, 32), (8, 32), (32, 256), (128, 1024)):
+        each = 1 + 200_000 // (blocks * threads)
         total = each * blocks * threads
         rates = []
         for _ in range(repeats):
-            kernel.launch_kernel(pack(fifo.handle, each), blocks, threads, 0, None)
-            until, done = time.monotonic() + LIMIT_S, 0
-            while fifo.poll() is None and time.monotonic() < until:
-                pass
             began = time.perf_counter()
-            while done < total and time.monotonic() < until:
-                for _ in range(1000):
-                    if fifo.poll() is not None:
-                        fifo.pop()
-                        done += 1
+            kernel.launch_kernel(pack(fifo.handle, each), blocks, threads, 0, None)
+            if fifo.drain(total, LIMIT_S) != total:
+                raise RuntimeError("the FIFO was not filled in time")
             rates.append(total / (time.perf_counter() - began) / 1e6)
             cupy.cuda.runtime.deviceSynchronize()
         what = f"FIFO, {blocks} x {threads} threads push"
-        print(f"{what:44} {statistics.median(rates):8.2f} M triggers/s", flush=True)
+        low, high = min(rates), max(rates)
+        print(
+            f"{what:58} {statistics.median(rates):8.2f} M triggers/s  ({low:.2f} to {high:.2f})", flush=True
+        )
 
 
 def main() -> int:

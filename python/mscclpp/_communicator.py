@@ -12,6 +12,7 @@ from mscclpp._aliases import accept_aliases
 from mscclpp._bootstrap import TcpBootstrap
 from mscclpp._connection import Connection
 from mscclpp._device import DeviceType, EndpointConfig
+from mscclpp._env import env
 from mscclpp._errors import Error, ErrorCode, engine_errors, invalid, translate_error
 from mscclpp._future import Future
 from mscclpp._host_memory import file_of
@@ -125,8 +126,15 @@ class Communicator:
             raise invalid("a connection needs a transport: set EndpointConfig.transport")
         if config.transport.is_ib:
             raise no_infiniband(config.transport)
+        through_host = config.through_host
+        if through_host and config.transport is not Transport.CudaIpc:
+            raise invalid(
+                f"invalid EndpointConfig: through_host is for Transport.CudaIpc, not {config.transport.name}"
+            )
+        if through_host is None:
+            through_host = env().cuda_ipc_through_host
         with engine_errors():
-            offer = self.port.offer(config.transport.value, _device_number(config))
+            offer = self.port.offer(config.transport.value, _device_number(config), through_host)
         self._mailbox.send(remote_rank, tag, "connection", offer.record)
 
         def finish(record: bytes, timeout: float | None) -> Connection:

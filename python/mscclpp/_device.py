@@ -35,6 +35,9 @@ class Device:
 class EndpointConfig:
     """One end of a connection: the transport, and the device of its memory (by default the current GPU, if there is one).
 
+    ``through_host``: puts of this rank over :attr:`Transport.CudaIpc` go through host memory. They are slower, but need no
+    multiprocessor, so they arrive while kernels occupy the whole GPU. None: as ``MSCCLPP_CUDA_IPC_THROUGH_HOST`` says.
+
     ``max_write_queue_size`` and ``ib`` are ignored.
     """
 
@@ -42,3 +45,4 @@ class EndpointConfig:
     device: Device = field(default_factory=Device)
     max_write_queue_size: int = -1
     ib: object = None
+    through_host: bool | None = None

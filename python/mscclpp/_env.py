@@ -11,7 +11,7 @@ from functools import cache
 class Env:
     """The settings of this process, read once. Each is the variable ``MSCCLPP_`` and its name in capitals.
 
-    Only ``cache_dir``, ``comm_id`` and ``hostid`` have an effect.
+    Only ``cache_dir``, ``comm_id``, ``hostid`` and ``cuda_ipc_through_host`` have an effect.
     """
 
     debug: str = ""
@@ -26,6 +26,7 @@ class Env:
     cache_dir: str = ""
     npkit_dump_dir: str = ""
     cuda_ipc_use_default_stream: bool = False
+    cuda_ipc_through_host: bool = False
     ib_gid_index: int = 0
 
 

@@ -5,34 +5,28 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libloading::Library;
 
-/// `CUDA_MEMCPY3D`: the parameters of a graph's copy node, used here between two device addresses.
-#[derive(Clone, Copy, Default)]
+/// `CUDA_KERNEL_NODE_PARAMS`, first version: the parameters of a graph's kernel node.
 #[repr(C)]
-pub(crate) struct CopyNodeParams {
-    source: CopyOperand,
-    target: CopyOperand,
-    bytes: usize,
-    rows: usize,
-    layers: usize,
+pub(crate) struct KernelNodeParams {
+    function: DriverHandle,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
 }
 
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct CopyOperand {
-    offsets: [usize; 4],
-    kind: c_uint,
-    host: usize,
-    device: Address,
-    array: usize,
-    reserved: usize,
-    pitch: usize,
-    height: usize,
-}
-
-impl CopyNodeParams {
-    pub(crate) fn new(to: Address, from: Address, bytes: usize) -> Self {
-        let operand = |device| CopyOperand { kind: MEMORY_OF_DEVICE, device, ..CopyOperand::default() };
-        Self { source: operand(from), target: operand(to), bytes, rows: 1, layers: 1 }
+impl KernelNodeParams {
+    /// One block of a kernel. The parameters are addresses of values.
+    pub(crate) fn new(function: DriverHandle, threads: c_uint, parameters: &mut [*mut c_void]) -> Self {
+        Self {
+            function,
+            grid: [1; 3],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            parameters: parameters.as_mut_ptr(),
+            extra: core::ptr::null_mut(),
+        }
     }
 }
 
@@ -193,9 +187,9 @@ functions! {
         ),
         parameter = c"cuFuncGetParamInfo"(DriverHandle, usize, *mut usize, *mut usize),
         create_graph = c"cuGraphCreate"(*mut DriverHandle, c_uint),
-        add_copy = c"cuGraphAddMemcpyNode"(*mut DriverHandle, DriverHandle, *const DriverHandle, usize, *const CopyNodeParams, DriverHandle),
+        add_kernel = c"cuGraphAddKernelNode"(*mut DriverHandle, DriverHandle, *const DriverHandle, usize, *const KernelNodeParams),
         instantiate_graph = c"cuGraphInstantiateWithFlags"(*mut DriverHandle, DriverHandle, u64),
-        change_copy = c"cuGraphExecMemcpyNodeSetParams"(DriverHandle, DriverHandle, *const CopyNodeParams, DriverHandle),
+        change_kernel = c"cuGraphExecKernelNodeSetParams"(DriverHandle, DriverHandle, *const KernelNodeParams),
         launch_graph = c"cuGraphLaunch"(DriverHandle, DriverHandle),
         destroy_executable = c"cuGraphExecDestroy"(DriverHandle),
         destroy_graph = c"cuGraphDestroy"(DriverHandle),

@@ -78,6 +78,11 @@ impl Function {
         Ok(Self { module, handle, name, attributes, parameter_bytes, dynamic_max: Mutex::new(dynamic_max) })
     }
 
+    /// The driver's handle.
+    pub(crate) fn raw(&self) -> DriverHandle {
+        self.handle
+    }
+
     /// The kernel's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -43,5 +43,16 @@ pub(crate) const IMAGE_LOG_BYTES: usize = 16 << 10;
 /// Upper bound on the number of a kernel's parameters.
 pub(crate) const PARAMETERS_MAX: usize = 4096;
 
-/// Largest copy that goes through a graph: updating the copy node takes longer for larger copies.
-pub(crate) const GRAPH_COPY_MAX: usize = 64 << 10;
+/// The most elements (of 16, 4 or 1 bytes) of a put by one block; each thread copies so many. For larger puts the
+/// driver's copy is faster.
+pub(crate) const PUT_ELEMENTS_MAX: usize = 4096;
+pub(crate) const PUT_ELEMENTS_PER_THREAD: u32 = 4;
+
+/// The fewest threads of a put's block. The driver reserves 1 KiB of shared memory for as many blocks as would fit on a
+/// multiprocessor, and a multiprocessor in use does not change its split of cache and shared memory. With eight blocks
+/// the smallest split is enough, so a put starts beside any kernel that leaves room; with more it does not.
+pub(crate) const PUT_THREADS_MIN: u32 = 256;
+
+/// The page-locked memory of a connection whose puts go through host memory: a copy of this size to the host and one
+/// back alternate on the stream.
+pub(crate) const STAGED_PIECE_BYTES: usize = 1 << 20;

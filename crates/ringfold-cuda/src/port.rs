@@ -25,6 +25,7 @@ pub mod trigger;
 
 pub use channel::{PortChannel, Put};
 pub use connection::Connection;
+pub use cuda_transport::PutPath;
 pub use error::PortError;
 pub use fifo::Fifo;
 pub use proxy::ProxyService;
@@ -39,6 +40,7 @@ use crate::release_queue::stop_releasing;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
 use connection::{ConnectionState, DataPath};
+use core::sync::atomic::{AtomicBool, Ordering};
 use cuda_transport::{CudaTransport, is_draining};
 use device_writer::{DeviceSink, DeviceWriter};
 use offer::OfferRecord;
@@ -71,6 +73,8 @@ struct PortState {
     cause: Mutex<Option<PortError>>,
     links: Mutex<Vec<Weak<ConnectionState>>>,
     device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
+    /// Whether a put of this rank was queued for long.
+    has_stalled_put: AtomicBool,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
     // Dropped in this order: first no connection is accepted any more, then queued data is sent.
@@ -90,6 +94,10 @@ impl WeakPort {
         self.inner.upgrade().map(|inner| Port { inner })
     }
 }
+
+/// Appended to the reason of an abort if a put of this rank could not start.
+const STALLED_PUT: &str = "a put over CUDA IPC could not start, probably because kernels occupied all multiprocessors of the \
+    device: leave some of them free, or use EndpointConfig(through_host=True) or MSCCLPP_CUDA_IPC_THROUGH_HOST=1";
 
 /// The ports of this process, with the pid that opened them.
 static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
@@ -130,12 +138,19 @@ fn leave(links: &[Arc<ConnectionState>]) {
 pub struct Offer {
     record: OfferRecord,
     invitation: Invitation,
+    put_path: PutPath,
 }
 
 impl Offer {
     /// The record that the peer needs. It contains a secret key: anyone who knows it can connect.
     pub fn record(&self) -> Vec<u8> {
         self.record.encode()
+    }
+
+    /// Chooses how this rank's puts are done over CUDA IPC. Other transports ignore it.
+    #[must_use]
+    pub fn with_put_path(self, put_path: PutPath) -> Self {
+        Self { put_path, ..self }
     }
 
     /// The offered transport.
@@ -156,6 +171,7 @@ impl Port {
             cause: Mutex::default(),
             links: Mutex::default(),
             device_writers: Mutex::default(),
+            has_stalled_put: AtomicBool::new(false),
             gpu: Mutex::default(),
             rendezvous,
             endpoint,
@@ -264,7 +280,7 @@ impl Port {
             key: *invitation.key(),
             addresses: rendezvous.addresses().to_vec(),
         };
-        Ok(Offer { record, invitation })
+        Ok(Offer { record, invitation, put_path: PutPath::default() })
     }
 
     /// Connects to the rank that made the other offer. That rank need not call `connect` at the same time.
@@ -296,7 +312,9 @@ impl Port {
             if theirs.id == mine.record.id { None } else { Some(self.dial(mine, &theirs, peer, deadline)?) };
         let tcp = channels.as_ref().map(|channels| TcpTransport::new(channels, theirs.port, peer));
         let path = match (transport, tcp) {
-            (Transport::CudaIpc, _) => DataPath::Cuda(CudaTransport::open(&Gpu::open(mine.record.device)?)?),
+            (Transport::CudaIpc, _) => {
+                DataPath::Cuda(CudaTransport::open(&Gpu::open(mine.record.device)?, mine.put_path)?)
+            }
             (Transport::Ethernet, Some(tcp)) => DataPath::Tcp(tcp),
             (_, tcp) => DataPath::Shared(SharedMemoryTransport::new(tcp)),
         };
@@ -360,6 +378,11 @@ impl Port {
         }
     }
 
+    /// Remembers for the reason of an abort that a put could not start.
+    pub(super) fn note_stalled_put(&self) {
+        self.inner.has_stalled_put.store(true, Ordering::Relaxed);
+    }
+
     fn dial(
         &self,
         mine: &Offer,
@@ -411,6 +434,12 @@ impl PortState {
     }
 
     fn abort(&self, cause: Option<PortError>, why: &str) {
+        let with_hint;
+        let mut why = why;
+        if self.has_stalled_put.load(Ordering::Relaxed) && !why.contains(STALLED_PUT) {
+            with_hint = format!("{why}; {STALLED_PUT}");
+            why = &with_hint;
+        }
         {
             let mut first = self.cause.lock();
             if self.abort_page.is_set() {

@@ -1,16 +1,17 @@
 //! Streams: queues of copies and kernels.
 
-mod copy_graph;
+mod put_graph;
+mod put_kernels;
 
-use crate::api::{self, Api, CopyNodeParams, DriverHandle};
+use crate::api::{self, Api, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
-use crate::limits::GRAPH_COPY_MAX;
 use crate::word_ring::WordRing;
-use copy_graph::CopyGraph;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+pub(crate) use put_graph::Put;
+use put_graph::PutGraph;
 use std::time::Instant;
 
 /// A stream. Streams created here are non-blocking: they do not synchronise with the default stream.
@@ -22,17 +23,10 @@ pub struct Stream {
     writes_words: AtomicBool,
     /// The source of words if it does not; none before the first word.
     ring: Mutex<Option<WordRing>>,
-    copies: Mutex<SmallCopies>,
+    /// Small puts; none before [`Self::prepare_puts`], or if the driver does not support it.
+    puts: Mutex<Option<PutGraph>>,
     /// The event of the last wait, for reuse.
     event: Mutex<Option<Event>>,
-}
-
-enum SmallCopies {
-    /// There was no small copy yet.
-    Untried,
-    Graph(CopyGraph),
-    /// By the driver's copy function, as large copies.
-    DriverCall,
 }
 
 impl Stream {
@@ -56,8 +50,8 @@ impl Stream {
 
     fn from_handle(context: Context, handle: DriverHandle, is_owned: bool) -> Self {
         let writes_words = AtomicBool::new(context.writes_words);
-        let (ring, copies, event) = (Mutex::new(None), Mutex::new(SmallCopies::Untried), Mutex::new(None));
-        Self { context, handle, is_owned, writes_words, ring, copies, event }
+        let (ring, puts, event) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
+        Self { context, handle, is_owned, writes_words, ring, puts, event }
     }
 
     /// The driver's handle.
@@ -84,41 +78,34 @@ impl Stream {
         self.context.call("copying CUDA memory", |api| unsafe { (api.copy)(to, from, bytes, self.handle) })
     }
 
-    /// As `copy`, between two device addresses, which is faster. The stream must not be captured.
-    ///
-    /// # Safety
-    /// As for `copy`. Both addresses are device addresses.
-    pub(crate) unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
-        if bytes == 0 {
-            return Ok(());
+    /// Loads what fast puts need. Called before kernels wait for puts: loading may wait for all running kernels.
+    pub(crate) fn prepare_puts(&self) {
+        let mut puts = self.puts.lock();
+        if puts.is_none() {
+            *puts = PutGraph::new(self.context);
         }
-        let _current = self.context.current()?;
-        // SAFETY: the caller's promise.
-        if bytes <= GRAPH_COPY_MAX && unsafe { self.copy_by_graph(&CopyNodeParams::new(to, from, bytes)) } {
-            return Ok(());
-        }
-        // SAFETY: the caller's promise.
-        let code = unsafe { (self.context.api.copy_within)(to, from, bytes, self.handle) };
-        check(self.context.api, "copying CUDA memory", code)
     }
 
-    /// Queues a copy between device addresses by a graph, on the current context. False if that is not possible.
+    /// Queues a copy between addresses that the device can access, and the store of a word after it, as by `write_word`.
+    /// The stream must not be captured.
     ///
     /// # Safety
-    /// As for `copy_within`.
-    unsafe fn copy_by_graph(&self, copy: &CopyNodeParams) -> bool {
-        let mut copies = self.copies.lock();
-        if let SmallCopies::Untried = &*copies {
-            *copies = CopyGraph::new(self.context, copy).map_or(SmallCopies::DriverCall, SmallCopies::Graph);
+    /// As for `copy` and `write_word`.
+    pub(crate) unsafe fn put(&self, put: &Put) -> Result<(), CudaError> {
+        let _current = self.context.current()?;
+        if put.bytes > 0 {
+            if let Some(graph) = &mut *self.puts.lock()
+                // SAFETY: the caller's promise.
+                && unsafe { graph.launch(put, self.handle) }
+            {
+                return Ok(());
+            }
+            // SAFETY: the caller's promise.
+            let code = unsafe { (self.context.api.copy_within)(put.to, put.from, put.bytes, self.handle) };
+            check(self.context.api, "copying CUDA memory", code)?;
         }
-        let SmallCopies::Graph(graph) = &mut *copies else { return false };
         // SAFETY: the caller's promise.
-        let is_queued = unsafe { graph.launch(copy, self.handle) };
-        if !is_queued {
-            // Later copies on this stream will likely fail in the same way.
-            *copies = SmallCopies::DriverCall;
-        }
-        is_queued
+        put.word.map_or(Ok(()), |(word, value)| unsafe { self.write_word(word, value) })
     }
 
     /// Queues a fill of bytes with a value.

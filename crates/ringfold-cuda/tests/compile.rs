@@ -117,6 +117,35 @@ fn every_device_header_compiles_alone_in_both_standards() {
     }
 }
 
+/// Programs include one header for what they call.
+#[test]
+fn headers_bring_the_functions_that_programs_expect_of_them() {
+    let name = "headers_bring_the_functions_that_programs_expect_of_them";
+    let Some(compiler) = compiler(name) else { return };
+    let calls = [
+        ("copy_device", "copyToPackets(to, from, bytes, threadIdx.x, blockDim.x, 1)"),
+        ("copy_device", "copyFromPackets<LL8Packet>(to, from, bytes, threadIdx.x, blockDim.x, 1)"),
+        ("copy_device", "copy<8>(to, from, bytes, threadIdx.x, blockDim.x)"),
+        ("atomic_device", "atomicStore(words, 1, memoryOrderRelease)"),
+        ("atomic_device", "words[1] = atomicLoad<uint64_t, scopeDevice>(words, memoryOrderAcquire)"),
+        ("atomic_device", "words[1] = atomicFetchAdd(words, 1, memoryOrderRelaxed)"),
+        ("bulk_device", "__shared__ BulkBarrier one; bulkLoad(shared, from, bytes, one); one.wait(0)"),
+        ("bulk_device", "bulkStore(to, shared, bytes); bulkCommit(); bulkWait()"),
+    ];
+    for (header, call) in calls {
+        let source = format!(
+            "#include <mscclpp/{header}.hpp>\nusing namespace mscclpp;\n\
+             extern \"C\" __global__ void k(void* to, const void* from, uint64_t* words, uint32_t bytes) {{\n\
+             __shared__ char shared[128]; shared[0] = 0; {call}; }}\n"
+        );
+        for (arch, standard) in [("sm_75", "-std=c++17"), ("sm_90", "-std=c++17"), ("sm_90", "-std=c++20")] {
+            let options = [standard.to_owned()];
+            let compiled = compiler.compile(&CompileRequest { arch, options: &options, ..request(&source) });
+            assert!(compiled.is_ok(), "{call}: {}", compiled.unwrap_err());
+        }
+    }
+}
+
 #[test]
 fn an_error_names_the_source_and_line() {
     let Some(compiler) = compiler("an_error_names_the_source_and_line") else { return };

@@ -8,7 +8,9 @@ use crate::port_connection::PortConnection;
 use crate::port_memory::PortMemory;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringfold::cuda::port::{CancelToken, Deadline, Offer, Transport, Wait, leave_all_ports, stop_proxies};
+use ringfold::cuda::port::{
+    CancelToken, Deadline, Offer, PutPath, Transport, Wait, leave_all_ports, stop_proxies,
+};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -65,13 +67,16 @@ impl Port {
     }
 
     /// Offers a connection for the memory of a device; -1 is the host.
-    #[pyo3(signature = (transport, device=-1))]
-    fn offer(&self, py: Python<'_>, transport: u32, device: i32) -> PyResult<PortOffer> {
+    ///
+    /// `through_host`: this side's puts over CUDA IPC go through host memory.
+    #[pyo3(signature = (transport, device=-1, through_host=false))]
+    fn offer(&self, py: Python<'_>, transport: u32, device: i32, through_host: bool) -> PyResult<PortOffer> {
         let port = self.port.get(py)?;
         let transport = Transport::from_bit(transport)
             .ok_or_else(|| invalid_port_argument(py, &format!("unknown transport {transport:#x}")))?;
         let offer = try_detached(py, || port.offer(transport, (device >= 0).then_some(device)))?;
-        Ok(PortOffer { offer: DetachedGuard::new(offer) })
+        let put_path = if through_host { PutPath::ThroughHost } else { PutPath::Direct };
+        Ok(PortOffer { offer: DetachedGuard::new(offer.with_put_path(put_path)) })
     }
 
     /// Connects to the port that made the other offer.

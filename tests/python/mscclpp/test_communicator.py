@@ -309,6 +309,8 @@ def test_invalid_arguments_are_rejected_with_the_reason() -> None:
         communicator.register_memory(0, 8, ETHERNET)
     with pytest.raises(Error, match="needs a transport"):
         communicator.connect(EndpointConfig(), 0)
+    with pytest.raises(Error, match=r"through_host is for Transport\.CudaIpc, not Ethernet"):
+        communicator.connect(EndpointConfig(ETHERNET, through_host=True), 0)
     with pytest.raises(Error, match="rank 1 is out of range"):
         communicator.recv_memory(1)
     with pytest.raises(Error, match="tag -1"):

@@ -33,6 +33,7 @@ PROMISED = [
     for name in """
     port_channel_device proxy_channel_device memory_channel_device sm_channel_device packet_device semaphore_device
     fifo_device concurrency_device copy_device poll_device device assert_device switch_channel_device nvls_device
+    atomic_device bulk_device
     """.split()
 ]
 
@@ -46,7 +47,15 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "ProxyTrigger": (16, {"fst": 0, "snd": 8}),
     "FifoDeviceHandle": (
         48,
-        {"triggers_": 0, "head_": 8, "tail_": 16, "tailCache_": 24, "abort_": 32, "size_": 40},
+        {
+            "triggers_": 0,
+            "head_": 8,
+            "tail_": 16,
+            "tailCache_": 24,
+            "abort_": 32,
+            "size_": 40,
+            "slotBits_": 44,
+        },
     ),
     "Host2DeviceSemaphoreDeviceHandle": (
         32,
@@ -95,6 +104,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 CALLS = """
 #include <cuda_fp16.h>
 #include <mscclpp/assert_device.hpp>
+#include <mscclpp/atomic_device.hpp>
+#include <mscclpp/bulk_device.hpp>
 #include <mscclpp/concurrency_device.hpp>
 #include <mscclpp/nvls_device.hpp>
 #include <mscclpp/poll_device.hpp>
@@ -205,6 +216,63 @@ extern "C" __global__ void packets(mscclpp::LLPacket* packets, mscclpp::LL8Packe
   mscclpp::getPackets<mscclpp::LL8Packet>(packets, 0, data, 0, 64, threadIdx.x, blockDim.x, 1);
   mscclpp::copy(data, packets, 64, threadIdx.x, blockDim.x);
   mscclpp::copy<4>(data, packets, 64, threadIdx.x, blockDim.x);
+}
+
+template <typename T, auto Scope>
+__device__ void each(T* word) {
+  using namespace mscclpp;
+  T value = atomicLoad<T, Scope>(word, memoryOrderRelaxed);
+  value += atomicLoad<T, Scope>(word, memoryOrderAcquire);
+  value += atomicLoad<T, Scope>(word, memoryOrderSeqCst);
+  atomicStore<T, Scope>(word, value, memoryOrderRelaxed);
+  atomicStore<T, Scope>(word, value, memoryOrderRelease);
+  atomicStore<T, Scope>(word, value, memoryOrderSeqCst);
+  value += atomicFetchAdd<T, Scope>(word, 1, memoryOrderRelaxed);
+  value += atomicFetchAdd<T, Scope>(word, 1, memoryOrderAcquire);
+  value += atomicFetchAdd<T, Scope>(word, 1, memoryOrderRelease);
+  value += atomicFetchAdd<T, Scope>(word, 1, memoryOrderAcqRel);
+  value += atomicFetchAdd<T, Scope>(word, 1, memoryOrderSeqCst);
+  value += atomicExchange<T, Scope>(word, 2, memoryOrderAcqRel);
+  if (atomicCompareExchange<T, Scope>(word, value, 3, memoryOrderAcqRel)) atomicStore(word, 1, memoryOrderRelease);
+}
+
+template <typename T>
+__device__ void atomics(T* word) {
+  each<T, mscclpp::scopeSystem>(word);
+  each<T, mscclpp::scopeDevice>(word);
+  each<T, mscclpp::scopeBlock>(word);
+}
+
+extern "C" __global__ void orders(int32_t* a, uint32_t* b, int64_t* c, uint64_t* d, float* e, double* f, int** g) {
+  atomics(a);
+  atomics(b);
+  atomics(c);
+  atomics(d);
+  atomics(e);
+  atomics(f);
+  mscclpp::atomicStore(g, mscclpp::atomicLoad(g, mscclpp::memoryOrderAcquire) + 1, mscclpp::memoryOrderRelease);
+}
+
+extern "C" __global__ void bulk(const char* src, char* dst, uint32_t bytes, uint32_t rounds) {
+  __shared__ mscclpp::BulkBarrier arrived;
+  extern __shared__ __align__(128) char tile[];
+  if (threadIdx.x == 0) arrived.init();
+  __syncthreads();
+  for (uint32_t round = 0; round < rounds; ++round) {
+    if (threadIdx.x == 0) mscclpp::bulkLoad(tile, src + round * bytes, bytes, arrived);
+    if (arrived.wait(round) != 0 || !arrived.poll(round)) return;
+    tile[threadIdx.x] += 1;
+    mscclpp::bulkFence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      mscclpp::bulkStore(dst + round * bytes, tile, bytes);
+      mscclpp::bulkCommit();
+      mscclpp::bulkWaitRead();
+      mscclpp::bulkWait<1>();
+      mscclpp::bulkWait();
+    }
+    __syncthreads();
+  }
 }
 
 extern "C" __global__ void switches(mscclpp::DeviceMulticastPointerDeviceHandle old,
@@ -427,7 +495,7 @@ def test_no_kernel_spills(nvrtc: None, tmp_path: Path) -> None:
     image = tmp_path / "calls.cubin"
     image.write_bytes(compiled(CALLS, "sm_90"))
     usage = [line for line in cuobjdump("-res-usage", str(image)).splitlines() if "REG:" in line]
-    assert len(usage) == 5
+    assert len(usage) == CALLS.count('extern "C" __global__')
     for line in usage:
         assert "STACK:0" in line and "LOCAL:0" in line, line
 

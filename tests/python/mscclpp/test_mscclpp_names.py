@@ -122,6 +122,7 @@ import dataclasses, mscclpp
 one = mscclpp.env()
 assert one is mscclpp.env()
 assert one.cuda_ipc_use_default_stream is True and one.ib_gid_index == 3 and one.cache_dir == "/x" and one.debug == "INFO"
+assert one.cuda_ipc_through_host is True
 assert one.hostid == one.comm_id == one.socket_ifname == one.hca_devices == ""
 try:
     one.debug = "other"
@@ -133,6 +134,7 @@ except AttributeError:
 def test_the_environment_is_one_object_that_can_only_be_read(spawn: Spawn) -> None:
     settings = {
         "MSCCLPP_CUDA_IPC_USE_DEFAULT_STREAM": "1",
+        "MSCCLPP_CUDA_IPC_THROUGH_HOST": "on",
         "MSCCLPP_IB_GID_INDEX": "3",
         "MSCCLPP_CACHE_DIR": "/x",
         "MSCCLPP_DEBUG": "INFO",
@@ -190,6 +192,7 @@ def test_devices_and_ends_of_connections_are_plain_values() -> None:
         and config.max_write_queue_size == 7
     )
     assert mscclpp.EndpointConfig(mscclpp.Transport.Ethernet).max_write_queue_size == -1
+    assert config.through_host is None and mscclpp.EndpointConfig(through_host=True).through_host is True
 
 
 def test_transports_and_their_sets_pickle() -> None:

@@ -19,6 +19,7 @@ struct DeviceError {
     Syncer = 5,     // the other blocks of this grid, or a semaphore between them
     Argument = 6,   // an offset, a size or a number that a trigger cannot represent
     Assertion = 7,  // MSCCLPP_ASSERT_DEVICE
+    Bulk = 8,       // a bulk copy
   };
 };
 

@@ -91,14 +91,13 @@ MSCCLPP_DEVICE_INLINE int compareSwapAcquireGpu(int* word, int expected, int val
 
 MSCCLPP_DEVICE_INLINE void fenceSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Stores sixteen aligned bytes at once, ordered after all earlier writes.
+// Stores sixteen aligned bytes at once. After a fence it is a release.
 //
-// Fence and relaxed store together are a release. Since PTX 8.3 a 128-bit store is a single access in the memory model.
+// Since PTX 8.3 a 128-bit store is a single access in the memory model.
 // Before, a vector store is formally a set of scalar accesses, but the hardware issues an aligned one as a single
 // instruction and a single bus write, which all such protocols rely on.
-MSCCLPP_DEVICE_INLINE void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
+MSCCLPP_DEVICE_INLINE void storeRelaxedSys16(void* target, uint64_t low, uint64_t high) {
   const unsigned long long first = low, second = high;
-  fenceSys();
 #if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 3))
   asm volatile(
       "{\n\t"

@@ -1,9 +1,11 @@
-// Copies by many threads, with several vector accesses in flight.
+// Copies by many threads, with several vector accesses in flight. Copies to and from packets are in
+// packet_device.hpp, which this header includes.
 #ifndef MSCCLPP_COPY_DEVICE_HPP_
 #define MSCCLPP_COPY_DEVICE_HPP_
 
 #include <mscclpp/access_device.hpp>
 #include <mscclpp/device.hpp>
+#include <mscclpp/packet_device.hpp>
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 

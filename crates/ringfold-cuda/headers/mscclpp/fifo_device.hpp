@@ -27,7 +27,8 @@ struct ProxyTrigger {
 static_assert(sizeof(ProxyTrigger) == 16, "the host reads these bytes");
 
 // Slots and tail are in host memory; the head and a cached tail are on the device. A slot is never cleared: bit 63 of
-// `snd` is 1 in the first lap, 0 in the second, and so on, by which the host recognises new triggers.
+// `snd` is 1 in the first lap, 0 in the second, and so on, by which the host recognises new triggers. The number of
+// slots is a power of two, at least the size: a division by any number takes a quarter of a microsecond.
 //
 // Reads of one word of host memory are serialised, at about a microsecond each. So one waiting thread at a time reads
 // the tail, for all of them; bit 63 of the cached tail is set meanwhile.
@@ -52,15 +53,18 @@ struct FifoDeviceHandle {
     // Copied once: the handle is often in memory, and would be read again after each access.
     const FifoDeviceHandle self = *this;
     const uint64_t size = static_cast<uint64_t>(self.size_);
+    // Both accesses are in flight at once. The fence orders them, and all earlier writes, before the trigger.
+    uint64_t tail = detail::loadRelaxedGpu(self.tailCache_) & ~readBit;
     const uint64_t position = detail::fetchAddRelaxedGpu(self.head_, 1);
-    const uint64_t lap = position / size;
+    detail::fenceSys();
+    const uint64_t lap = position >> self.slotBits_;
+    ProxyTrigger* slot = &self.triggers_[position - (lap << self.slotBits_)];
     const uint64_t snd = (trigger.snd & ~(uint64_t(1) << 63)) | (((lap & 1) ^ 1) << 63);
-    uint64_t tail = detail::loadAcquireGpu(self.tailCache_) & ~readBit;
     SpinGuard guard(self.abort_, DeviceError::FifoSpace, peer, maxSpinCount);
     int outcome = 0;
     do {
       if (position < size + tail) {
-        detail::storeReleaseSys16(&self.triggers_[position - lap * size], trigger.fst, snd);
+        detail::storeRelaxedSys16(slot, trigger.fst, snd);
         outcome = 1;
       } else {
         tail = self.refreshTail(maxSpinCount >= 0);
@@ -106,7 +110,7 @@ struct FifoDeviceHandle {
   uint64_t* tailCache_;
   AbortPage* abort_;
   int32_t size_;
-  int32_t padding_;
+  int32_t slotBits_;
 };
 static_assert(sizeof(FifoDeviceHandle) == 48, "the host lays out this handle");
 

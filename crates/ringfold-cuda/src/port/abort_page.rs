@@ -85,6 +85,8 @@ pub enum DeviceWait {
     Argument,
     /// Not a wait: an assertion did not hold.
     Assertion,
+    /// A bulk copy.
+    Bulk,
     /// An unknown code.
     Unknown(u32),
 }
@@ -265,6 +267,7 @@ impl DeviceWait {
             5 => Self::Blocks,
             6 => Self::Argument,
             7 => Self::Assertion,
+            8 => Self::Bulk,
             number => Self::Unknown(number),
         }
     }
@@ -286,6 +289,7 @@ impl fmt::Display for DeviceError {
             DeviceWait::Flush => "a proxy to complete its requests",
             DeviceWait::Packet => "a packet",
             DeviceWait::Blocks => "the other blocks of its grid",
+            DeviceWait::Bulk => "a bulk copy",
             DeviceWait::Unknown(_) => "an unknown condition",
         };
         write!(out, "a kernel timed out after {} waiting for {what}", Seconds(self.waited))?;

@@ -3,7 +3,7 @@
 use super::Port;
 use super::cuda_transport::CudaTransport;
 use super::error::PortError;
-use super::registered_memory::RegisteredMemory;
+use super::registered_memory::{MemoryAt, RegisteredMemory};
 use super::shared_memory_transport::SharedMemoryTransport;
 use super::tcp_transport::{TcpTransport, explain};
 use super::transport::Transport;
@@ -84,8 +84,29 @@ impl Connection {
         match &self.inner.path {
             DataPath::Tcp(path) => path.write(dst, src, bytes),
             DataPath::Shared(path) => path.write(dst, src, bytes),
-            DataPath::Cuda(path) => path.write(dst, src, bytes),
+            DataPath::Cuda(path) => path.write(dst, src, bytes, None),
         }
+    }
+
+    /// As [`Connection::write`], then [`Connection::update`] with a word: one operation of the device if possible.
+    pub(super) fn write_and_update(
+        &self,
+        dst: MemoryAt<'_>,
+        src: MemoryAt<'_>,
+        bytes: u64,
+        (word, value): (MemoryAt<'_>, u64),
+    ) -> Result<(), PortError> {
+        let DataPath::Cuda(path) = &self.inner.path else {
+            self.write(dst.0, dst.1, src.0, src.1, bytes)?;
+            return self.update(word.0, word.1, value);
+        };
+        dst.0.check(dst.1, bytes)?;
+        src.0.check(src.1, bytes)?;
+        word.0.check_word(word.1)?;
+        self.check_target(dst.0)?;
+        self.check_target(word.0)?;
+        self.check()?;
+        path.write(dst, src, bytes, Some((word, value)))
     }
 
     /// Atomically sets an aligned word of the peer's memory, with release order after all earlier writes.
@@ -129,7 +150,10 @@ impl Connection {
         let flushed = match &self.inner.path {
             DataPath::Tcp(path) => path.flush(deadline),
             DataPath::Shared(path) => path.flush(deadline),
-            DataPath::Cuda(path) => path.flush(deadline, || self.check()),
+            DataPath::Cuda(path) => path.flush(deadline, || {
+                self.note_stalled_put();
+                self.check()
+            }),
         };
         // The port's own error says more than its effect on this wait.
         flushed.map_err(|error| match error {
@@ -161,6 +185,13 @@ impl Connection {
         match &self.inner.path {
             DataPath::Tcp(_) => self.inner.channels.as_ref(),
             DataPath::Shared(_) | DataPath::Cuda(_) => None,
+        }
+    }
+
+    /// Notes in the port that the last write over CUDA IPC seems unable to start, if so. Called again and again.
+    pub(super) fn note_stalled_put(&self) {
+        if matches!(&self.inner.path, DataPath::Cuda(path) if path.is_stalled()) {
+            self.inner.port.note_stalled_put();
         }
     }
 

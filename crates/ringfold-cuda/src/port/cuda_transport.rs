@@ -2,9 +2,11 @@
 
 use super::error::PortError;
 use super::registered_memory::{LocalAddress, MemoryAt, Registered, RegisteredMemory};
+use crate::limits::STAGED_PIECE_BYTES;
 use crate::release_queue::release_soon;
-use crate::{CudaError, Gpu, Stream};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::stream::Put;
+use crate::{CudaError, Gpu, HostWords, Stream};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +16,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// How often a flush checks whether the connection has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a write may be queued on a stream without other writes. A copy of a GiB takes a millisecond, or 50 through
+/// the host.
+const STALLED_AFTER: Duration = Duration::from_millis(300);
 
 /// The number of held memories above which unused ones are released.
 const HELD_MAX: usize = 64;
@@ -33,44 +39,69 @@ pub(super) struct CudaTransport {
 
 struct StreamWork {
     stream: Stream,
+    /// Where puts within a device pass the host, if they do.
+    staging: Option<HostWords>,
     held: Mutex<Vec<Arc<Registered>>>,
+    /// The number of writes so far.
+    writes: AtomicU64,
+    /// Since when the last write was seen to be queued, and its number.
+    queued: Mutex<Option<(Instant, u64)>>,
+}
+
+/// How puts from device memory to device memory are done.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum PutPath {
+    /// By the device. Within one device its multiprocessors copy, so a put waits while kernels occupy all of them.
+    #[default]
+    Direct,
+    /// Through page-locked host memory, by the copy engines: slower, but it needs no multiprocessor.
+    ThroughHost,
 }
 
 impl CudaTransport {
-    pub(super) fn open(gpu: &Gpu) -> Result<Self, CudaError> {
-        Ok(Self { work: Some(StreamWork { stream: gpu.create_stream()?, held: Mutex::default() }) })
+    pub(super) fn open(gpu: &Gpu, path: PutPath) -> Result<Self, CudaError> {
+        let stream = gpu.create_stream()?;
+        // Allocated and loaded now: later, that might wait for a kernel that waits for a put.
+        let staging = match path {
+            PutPath::Direct => {
+                stream.prepare_puts();
+                None
+            }
+            PutPath::ThroughHost => Some(gpu.map_host_words(STAGED_PIECE_BYTES)?),
+        };
+        let (held, writes, queued) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
+        Ok(Self { work: Some(StreamWork { stream, staging, held, writes, queued }) })
     }
 
     pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
         self.work.as_ref().map_or_else(Gpu::current, |work| Gpu::open(work.stream.context.ordinal))
     }
 
-    pub(super) fn write(&self, dst: MemoryAt<'_>, src: MemoryAt<'_>, bytes: u64) -> Result<(), PortError> {
+    /// Writes bytes, then a word if there is one, with its value.
+    pub(super) fn write(
+        &self,
+        dst: MemoryAt<'_>,
+        src: MemoryAt<'_>,
+        bytes: u64,
+        word: Option<(MemoryAt<'_>, u64)>,
+    ) -> Result<(), PortError> {
         let work = self.work()?;
         let (to, from) = (dst.0.local_address(dst.1)?, src.0.local_address(src.1)?);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let word_address =
+            word.map(|(at, value)| Ok::<_, PortError>((word_address(at)?, value))).transpose()?;
         let mut held = work.held.lock();
-        hold(&mut held, work, &[dst.0, src.0]);
-        // SAFETY: both ranges are in bounds, as the caller has checked, and are held until the stream is done. Ordering
-        // other accesses is up to the user.
-        let copied = unsafe {
-            match (to, from) {
-                (LocalAddress::Device(_, to), LocalAddress::Device(_, from)) => {
-                    work.stream.copy_within(to, from, bytes)
-                }
-                (to, from) => work.stream.copy(address(to), address(from), bytes),
-            }
-        };
-        Ok(copied?)
+        hold(&mut held, work, &[dst.0, src.0, word.map_or(dst.0, |((memory, _), _)| memory)]);
+        // SAFETY: ranges and word are in bounds, as the caller has checked, and are held until the stream is done.
+        // Ordering other accesses is up to the user.
+        unsafe { work.put((to, from), bytes, word_address) }?;
+        work.writes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(super) fn update(&self, dst: &RegisteredMemory, offset: u64, value: u64) -> Result<(), PortError> {
         let work = self.work()?;
-        let LocalAddress::Device(_, word) = dst.local_address(offset)? else {
-            return Err(PortError::Unsupported(
-                "unsupported update of a host memory word over CUDA IPC: register device memory".into(),
-            ));
-        };
+        let word = word_address((dst, offset))?;
         let mut held = work.held.lock();
         hold(&mut held, work, &[dst]);
         // SAFETY: the word is in bounds, as the caller has checked, and the memory is held until the stream is done.
@@ -100,12 +131,60 @@ impl CudaTransport {
         self.work.as_ref().is_none_or(|work| work.stream.is_idle().unwrap_or(true))
     }
 
+    /// Whether the last write has been queued for so long, over several calls, that it seems unable to start.
+    pub(super) fn is_stalled(&self) -> bool {
+        let Some(work) = &self.work else { return false };
+        let last = work.writes.load(Ordering::Relaxed);
+        let mut queued = work.queued.lock();
+        if work.stream.is_idle().unwrap_or(true) {
+            *queued = None;
+            return false;
+        }
+        let (since, write) = queued.get_or_insert((Instant::now(), last));
+        if *write != last {
+            (*since, *write) = (Instant::now(), last);
+        }
+        since.elapsed() > STALLED_AFTER
+    }
+
     fn work(&self) -> Result<&StreamWork, PortError> {
         self.work.as_ref().ok_or_else(|| PortError::Aborted("the connection is closed".into()))
     }
 }
 
 impl StreamWork {
+    /// Queues a copy, then the store of a word if there is one.
+    ///
+    /// # Safety
+    /// As for [`Stream::copy`] and [`Stream::write_word`].
+    unsafe fn put(
+        &self,
+        (to, from): (LocalAddress, LocalAddress),
+        bytes: usize,
+        word: Option<(u64, u64)>,
+    ) -> Result<(), CudaError> {
+        let device = Some(self.stream.context.ordinal);
+        let is_within = |place: &LocalAddress| place.ordinal() == device;
+        // SAFETY: the caller's promise. The staging memory lives as long as the stream, whose order keeps a piece until
+        // it was copied.
+        unsafe {
+            match &self.staging {
+                None if is_within(&to) && is_within(&from) => {
+                    return self.stream.put(&Put { to: to.address(), from: from.address(), bytes, word });
+                }
+                Some(staging) if to.ordinal().is_some() && from.ordinal().is_some() => {
+                    for at in (0..bytes).step_by(staging.len()) {
+                        let piece = staging.len().min(bytes - at);
+                        self.stream.copy(staging.device_address(), from.address() + at as u64, piece)?;
+                        self.stream.copy(to.address() + at as u64, staging.device_address(), piece)?;
+                    }
+                }
+                _ => self.stream.copy(to.address(), from.address(), bytes)?,
+            }
+            word.map_or(Ok(()), |(word, value)| self.stream.write_word(word, value))
+        }
+    }
+
     /// Releases memory that has no other reference, if the stream is done with it.
     fn release_unused(&self) {
         let mut held = self.held.lock();
@@ -119,25 +198,33 @@ impl StreamWork {
     }
 }
 
-/// Holds memory until the stream is done with it.
+/// Holds memories until the stream is done with them.
 fn hold(held: &mut Vec<Arc<Registered>>, work: &StreamWork, memories: &[&RegisteredMemory]) {
+    let is_held = |held: &[Arc<Registered>], memory: &RegisteredMemory| {
+        held.iter().any(|held| Arc::ptr_eq(held, &memory.inner))
+    };
+    if memories.iter().all(|memory| is_held(held, memory)) {
+        return;
+    }
+    if held.len() >= HELD_MAX && work.stream.is_idle().unwrap_or(false) {
+        // Freeing memory may wait for kernels, which may wait for this thread.
+        let unused = core::mem::take(held);
+        release_soon(move || drop(unused));
+    }
     for memory in memories {
-        if held.iter().any(|held| Arc::ptr_eq(held, &memory.inner)) {
-            continue;
+        if !is_held(held, memory) {
+            held.push(memory.inner.clone());
         }
-        if held.len() >= HELD_MAX && work.stream.is_idle().unwrap_or(false) {
-            // Freeing memory may wait for kernels, which may wait for this thread.
-            let unused = core::mem::take(held);
-            release_soon(move || drop(unused));
-        }
-        held.push(memory.inner.clone());
     }
 }
 
-fn address(place: LocalAddress) -> u64 {
-    match place {
-        LocalAddress::Host(start) => start.expose_provenance() as u64,
-        LocalAddress::Device(_, address) => address,
+/// The address of a word that a stream sets.
+fn word_address((memory, offset): MemoryAt<'_>) -> Result<u64, PortError> {
+    match memory.local_address(offset)? {
+        LocalAddress::Device(_, word) => Ok(word),
+        LocalAddress::Host(_) => Err(PortError::Unsupported(
+            "unsupported update of a host memory word over CUDA IPC: register device memory".into(),
+        )),
     }
 }
 

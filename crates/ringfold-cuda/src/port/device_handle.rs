@@ -33,8 +33,10 @@ pub struct FifoHandle {
     pub tail_cache: u64,
     /// The abort page.
     pub abort_page: u64,
-    /// The number of slots.
-    pub size: Padded,
+    /// The most triggers that are pushed and not popped.
+    pub size: i32,
+    /// The number of slots is two to this power.
+    pub slot_bits: u32,
 }
 
 /// The handle to wait for signals of a host.
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn handles_have_the_layout_of_the_device_headers() {
-        let fifo = FifoHandle { triggers: 1, head: 2, tail: 3, tail_cache: 4, abort_page: 5, size: 6.into() };
+        let fifo =
+            FifoHandle { triggers: 1, head: 2, tail: 3, tail_cache: 4, abort_page: 5, size: 6, slot_bits: 3 };
         let semaphore = HostSemaphoreHandle { inbound: 11, expected: 12, abort_page: 13, peer: (-1).into() };
         let base = BasePortChannelHandle { semaphore_id: 9.into(), semaphore, fifo };
         let channel = PortChannelHandle { base, target_id: 7, source_id: 8 };
@@ -143,7 +146,7 @@ mod tests {
         let word = |at: usize| u64::from_le_bytes(channel[at..at + 8].try_into().unwrap());
         assert_eq!(word(0), 9);
         assert_eq!([word(8), word(16), word(24), word(32)], [11, 12, 13, u64::from(u32::MAX)]);
-        assert_eq!([40, 48, 56, 64, 72, 80].map(word), [1, 2, 3, 4, 5, 6]);
+        assert_eq!([40, 48, 56, 64, 72, 80].map(word), [1, 2, 3, 4, 5, 6 | 3 << 32]);
         assert_eq!(word(88), 7 | 8 << 32);
 
         let semaphore = MemorySemaphoreHandle {

@@ -1,6 +1,7 @@
 //! A queue of triggers from many producers to one proxy.
 //!
-//! Slots are never cleared. The lap bit of a trigger is one in even laps, beginning with the first, and zero in odd
+//! The number of slots is a power of two, at least the FIFO's size, so that kernels need no division. Slots are never
+//! cleared. The lap bit of a trigger is one in even laps, beginning with the first, and zero in odd
 //! ones. So the consumer needs no counter of the producers, which may be in device memory. Producers read the number of
 //! popped triggers only when the queue seems full.
 //!
@@ -28,6 +29,8 @@ const COUNTERS_BYTES: usize = 128;
 /// A queue of triggers with one consumer and any number of producers.
 pub struct Fifo {
     size: u64,
+    /// The number of slots is two to this power.
+    slot_bits: u32,
     triggers: HostWords,
     /// The number of popped triggers, read by producers.
     tail: HostWords,
@@ -69,7 +72,8 @@ impl Fifo {
     }
 
     fn from_parts(size: usize, triggers: HostWords, tail: HostWords, producers: ProducerCounters) -> Self {
-        Self { size: size as u64, triggers, tail, taken: AtomicU64::new(0), producers }
+        let slot_bits = slots(size).trailing_zeros();
+        Self { size: size as u64, slot_bits, triggers, tail, taken: AtomicU64::new(0), producers }
     }
 
     /// The device whose kernels are the producers.
@@ -157,7 +161,8 @@ impl Fifo {
             tail: self.tail.device_address(),
             tail_cache: counters + 8 * TAIL_CACHE as u64,
             abort_page,
-            size: (self.size as i32).into(),
+            size: self.size as i32,
+            slot_bits: self.slot_bits,
         }
     }
 
@@ -172,14 +177,20 @@ impl Fifo {
 
     /// Where the trigger at a position lies, and its lap bit.
     fn slot_of(&self, position: u64) -> (usize, u64) {
-        let lap = if (position / self.size).is_multiple_of(2) { LAP_BIT } else { 0 };
-        ((position % self.size) as usize * TRIGGER_WORDS, lap)
+        let lap = position >> self.slot_bits;
+        let slot = position - (lap << self.slot_bits);
+        (slot as usize * TRIGGER_WORDS, if lap.is_multiple_of(2) { LAP_BIT } else { 0 })
     }
+}
+
+/// The number of slots of a FIFO of this size.
+fn slots(size: usize) -> usize {
+    size.next_power_of_two()
 }
 
 fn bytes(size: usize) -> usize {
     assert!((1..=FIFO_SIZE_MAX).contains(&size), "invalid FIFO size {size}: must be 1..={FIFO_SIZE_MAX}");
-    size * TRIGGER_WORDS * 8
+    slots(size) * TRIGGER_WORDS * 8
 }
 
 debug_as!(Fifo, self => "Fifo(size {}, {} taken)", self.size, self.taken.load(Ordering::Relaxed));

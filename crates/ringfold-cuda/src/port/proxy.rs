@@ -366,11 +366,16 @@ impl ProxyState {
         if fields.kind.is_empty() {
             return Err(PortError::Argument("invalid trigger: it has no type".into()));
         }
+        let is_signal = fields.kind.has(TriggerKind::FLAG);
         if fields.kind.has(TriggerKind::DATA) {
-            let (target, source) = (self.memory(fields.target)?, self.memory(fields.source)?);
-            connection.write(target, fields.target_offset, source, fields.source_offset, fields.bytes)?;
-        }
-        if fields.kind.has(TriggerKind::FLAG) {
+            let target = (self.memory(fields.target)?, fields.target_offset);
+            let source = (self.memory(fields.source)?, fields.source_offset);
+            if is_signal {
+                semaphore.put_and_signal(target, source, fields.bytes)?;
+            } else {
+                connection.write(target.0, target.1, source.0, source.1, fields.bytes)?;
+            }
+        } else if is_signal {
             semaphore.signal()?;
         }
         if fields.kind.has(TriggerKind::SYNC) {
@@ -382,7 +387,9 @@ impl ProxyState {
     /// Aborts the port of a kernel that timed out, so that its peers are informed.
     fn check_abort_pages(&self) {
         for cursor in self.semaphores.iter() {
-            let port = cursor.semaphore().connection().port();
+            let connection = cursor.semaphore().connection();
+            let port = connection.port();
+            connection.note_stalled_put();
             let page = port.abort_page();
             if !page.is_set()
                 && let Some(error) = page.error()

@@ -74,6 +74,24 @@ pub(super) enum LocalAddress {
     Device(Gpu, u64),
 }
 
+impl LocalAddress {
+    /// The address, for a stream.
+    pub(super) fn address(self) -> u64 {
+        match self {
+            Self::Host(start) => start.expose_provenance() as u64,
+            Self::Device(_, address) => address,
+        }
+    }
+
+    /// The device that it is mapped for; none for host memory.
+    pub(super) fn ordinal(self) -> Option<i32> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(gpu, _) => Some(gpu.ordinal()),
+        }
+    }
+}
+
 /// The memory registered by this process, by id: its records resolve to the same registration.
 static REGISTERED: LazyLock<Mutex<HashMap<u64, Weak<Registered>>>> = LazyLock::new(Mutex::default);
 

@@ -11,6 +11,7 @@ use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::port::device_word_reader::DeviceWordReader;
 use crate::port::locked_pages::LockedPages;
+use crate::port::registered_memory::MemoryAt;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -119,6 +120,20 @@ impl Semaphore {
         // Held until the update is queued: a higher count must not overtake a lower one.
         let mut outbound = self.inner.outbound.lock();
         self.inner.connection.update(&self.inner.remote, 0, *outbound + 1)?;
+        *outbound += 1;
+        Ok(())
+    }
+
+    /// Writes bytes to the peer's memory, then signals it.
+    pub(super) fn put_and_signal(
+        &self,
+        dst: MemoryAt<'_>,
+        src: MemoryAt<'_>,
+        bytes: u64,
+    ) -> Result<(), PortError> {
+        let mut outbound = self.inner.outbound.lock();
+        let word = ((&self.inner.remote, 0), *outbound + 1);
+        self.inner.connection.write_and_update(dst, src, bytes, word)?;
         *outbound += 1;
         Ok(())
     }

@@ -91,24 +91,54 @@ fn calls_work_within_a_current_context_guard_which_restores_the_context() {
 }
 
 #[test]
-fn small_device_copies_use_a_graph_and_are_ordered() {
-    const BYTES: usize = 2 * GRAPH_COPY_MAX;
-    let Some(gpu) = gpu("small_device_copies_use_a_graph_and_are_ordered") else { return };
+fn puts_of_all_widths_are_ordered_and_set_their_word_last() {
+    const BYTES: usize = 128 << 10;
+    const ROUNDS: usize = 120;
+    let Some(gpu) = gpu("puts_of_all_widths_are_ordered_and_set_their_word_last") else { return };
     let stream = gpu.create_stream().unwrap();
+    stream.prepare_puts();
+    assert!(stream.puts.lock().is_some(), "which method is used");
     let memories = [GpuMemory::zeroed(&gpu, BYTES).unwrap(), GpuMemory::zeroed(&gpu, BYTES).unwrap()];
-    let host = gpu.map_host_words(8 * 64).unwrap();
-    let sizes = [1, 7, 8, 4096, GRAPH_COPY_MAX, GRAPH_COPY_MAX + 1];
-    for (round, bytes) in sizes.into_iter().cycle().take(60).enumerate() {
-        let (to, from) = (memories[round % 2].address(), memories[1 - round % 2].address());
+    let word = GpuMemory::zeroed(&gpu, 64).unwrap();
+    let host = gpu.map_host_words(3 * 8 * ROUNDS).unwrap();
+    let at = |index: usize| host.device_address() + 8 * index as u64;
+    let sizes = [1, 7, 8, 16, 4096, 4097, 16 << 10, 20 << 10, 64 << 10, (64 << 10) + 1];
+    // Offsets that allow elements of 16, 4 and 1 bytes.
+    let offsets = [(0, 0), (4, 12), (5, 3)];
+    for round in 0..ROUNDS {
+        let (bytes, (to, from)) = (sizes[round % sizes.len()], offsets[round / sizes.len() % 3]);
+        let (to, from) = (memories[round % 2].address() + to, memories[1 - round % 2].address() + from);
+        let number = round as u64 + 1;
         // SAFETY: all of them live until the stream is done, below.
         unsafe {
-            stream.fill(from + 3, round as u8 + 1, bytes).unwrap();
-            stream.copy_within(to + 5, from + 3, bytes).unwrap();
-            stream.copy(host.device_address() + 8 * round as u64, to + 5 + bytes as u64 - 1, 1).unwrap();
+            stream.fill(from, number as u8, bytes).unwrap();
+            stream.put(&Put { to, from, bytes, word: Some((word.address(), number)) }).unwrap();
+            stream.copy(at(3 * round), to, 1).unwrap();
+            stream.copy(at(3 * round + 1), to + bytes as u64 - 1, 1).unwrap();
+            stream.copy(at(3 * round + 2), word.address(), 8).unwrap();
         }
     }
     stream.synchronize(soon()).unwrap();
-    let last: Vec<_> = (0..60).map(|round| host.word(round).load(Ordering::Acquire)).collect();
-    assert_eq!(last, (1..=60).collect::<Vec<u64>>());
-    assert!(matches!(&*stream.copies.lock(), SmallCopies::Graph(_)), "which method was used");
+    for round in 0..ROUNDS {
+        let found = [0, 1, 2].map(|index| host.word(3 * round + index).load(Ordering::Acquire));
+        assert_eq!(found, [round as u64 + 1; 3], "round {round}");
+    }
+}
+
+#[test]
+fn a_put_without_the_kernels_uses_the_driver() {
+    let Some(gpu) = gpu("a_put_without_the_kernels_uses_the_driver") else { return };
+    let (stream, memory) = (gpu.create_stream().unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
+    let host = gpu.map_host_words(16).unwrap();
+    // SAFETY: all of them live until the stream is done.
+    unsafe {
+        stream.fill(memory.address(), 7, 8).unwrap();
+        let (to, from) = (memory.address() + 16, memory.address());
+        stream.put(&Put { to, from, bytes: 8, word: Some((to + 16, 9)) }).unwrap();
+        stream.copy(host.device_address(), to, 8).unwrap();
+        stream.copy(host.device_address() + 8, to + 16, 8).unwrap();
+    }
+    stream.synchronize(soon()).unwrap();
+    let found = [0, 1].map(|index| host.word(index).load(Ordering::Acquire));
+    assert_eq!(found, [0x0707_0707_0707_0707, 9]);
 }

@@ -155,8 +155,9 @@ def memory_channel(semaphore: bytes, target: int = 0, source: int = 0, packets: 
 
 
 def fifo_handle(triggers: int, head: int, tail: int, tail_cache: int, page: Page, size: int) -> bytes:
-    """The handle of a FIFO."""
-    return struct.pack("<QQQQQii", triggers, head, tail, tail_cache, page.address, size, 0)
+    """The handle of a FIFO, whose slots are the next power of two."""
+    bits = (size - 1).bit_length()
+    return struct.pack("<QQQQQii", triggers, head, tail, tail_cache, page.address, size, bits)
 
 
 def port_channel(semaphore_id: int, semaphore: bytes, fifo: bytes, target: int, source: int) -> bytes:
@@ -191,8 +192,8 @@ class HostFifo:
     def __init__(self, size: int, page: Page) -> None:
         import torch
 
-        self.size = size
-        self._triggers = torch.zeros(2 * size, dtype=torch.int64).pin_memory()
+        self._slot_count = 1 << (size - 1).bit_length()
+        self._triggers = torch.zeros(2 * self._slot_count, dtype=torch.int64).pin_memory()
         self._tail = torch.zeros(1, dtype=torch.int64).pin_memory()
         self._device = torch.zeros(2, dtype=torch.int64, device="cuda")
         self._slots = self._triggers.numpy().view("uint64")
@@ -205,7 +206,7 @@ class HostFifo:
     def pop(self) -> tuple[int, int] | None:
         """The oldest trigger without the FIFO's own bit, if there is one."""
         popped = int(self._popped[0])
-        at, lap = 2 * (popped % self.size), popped // self.size
+        at, lap = 2 * (popped % self._slot_count), popped // self._slot_count
         snd = int(self._slots[at + 1])
         if snd >> 63 != (lap + 1) % 2:
             return None

@@ -100,6 +100,39 @@ def test_without_its_remainder_a_copy_is_whole_vectors(page: Page) -> None:
     assert holds_only(target, EDGE, source[:96])
 
 
+def test_bulk_copies_go_through_shared_memory(page: Page) -> None:
+    copies = kernels("copies.cu")
+    for size in [16, 48, 16384, 16400, 5 * 16384, 100_000]:
+        source, target, error = bytes_of(size), room_for(size), number()
+        copies.launch("copy_bulk", target.data_ptr() + EDGE, source, size, error, block=96)
+        assert holds_only(target, EDGE, ~source), size
+        assert int(error) == 0
+
+
+@pytest.mark.parametrize("scope", [0, 1, 2])
+def test_atomic_operations_lose_nothing(page: Page, scope: int) -> None:
+    import torch
+
+    words, rounds = torch.zeros(7, dtype=torch.int64, device="cuda"), 50
+    # The scope of a block is enough within a block.
+    grid, block = (1, 64) if scope == 2 else (8, 64)
+    kernels("copies.cu").launch("count_all", words, rounds, scope, grid=grid, block=block)
+    total = grid * block * rounds
+    assert words.view(torch.int32)[0].item() == total
+    assert words[1].item() == total
+    assert words.view(torch.float32)[4].item() == total
+    assert words.view(torch.float64)[3].item() == total / 2
+    assert words[4:].tolist() == [total, 1, 1]
+
+
+def test_data_before_a_released_store_is_seen_after_its_acquisition(page: Page) -> None:
+    import torch
+
+    words = torch.zeros(96, dtype=torch.int32, device="cuda")
+    kernels("copies.cu").launch("publish", words[0:], words[32:], 2000, words[64:], grid=2)
+    assert words[[0, 32, 64]].tolist() == [2000, 4000, 0]
+
+
 @pytest.mark.parametrize("alignment", [4, 8, 16])
 def test_a_channel_puts_and_gets(page: Page, alignment: int) -> None:
     copies = kernels("copies.cu")

@@ -93,6 +93,22 @@ extern "C" __global__ void exchange(PortChannelDeviceHandle channel, u64* outbox
 
 extern "C" __global__ void wait_once(PortChannelDeviceHandle channel, int* result) { *result = channel.wait(); }
 
+// Blocks that fill the device. The first one waits for a signal, the others for the first one. The last to start says so.
+extern "C" __global__ void __launch_bounds__(1024, 2)
+    wait_everywhere(PortChannelDeviceHandle channel, u64 blocks, u64* words, u64* started) {
+  if (threadIdx.x == 0) {
+    if (atomicAdd(&words[0], 1ull) + 1 == blocks) *reinterpret_cast<volatile u64*>(started) = 1;
+    volatile u64* result = &words[1];
+    if (blockIdx.x == 0) {
+      *result = 1 + channel.wait();
+    } else {
+      POLL_MAYBE_JAILBREAK(*result == 0, -1);
+    }
+  }
+  // All threads keep their places.
+  __syncthreads();
+}
+
 extern "C" __global__ void signal_many(PortChannelDeviceHandle channel, u64 count, u64 flushes, int* errors) {
   for (u64 signals = 0; signals < count; ++signals) {
     if (channel.signal() != 0) atomicAdd(errors, 1);
@@ -124,7 +140,7 @@ extern "C" __global__ void add_one(float* values, u64 count) {
 class Kernels:
     """The kernels above, loaded before any of them runs."""
 
-    NAMES = ("push_many", "exchange", "wait_once", "signal_many", "answer", "add_one")
+    NAMES = ("push_many", "exchange", "wait_once", "wait_everywhere", "signal_many", "answer", "add_one")
 
     def __init__(self) -> None:
         image = _native.cuda_compile(SOURCE, "proxy.cu", _native.cuda_arch(0), {}, [], ["-std=c++17"])
@@ -213,10 +229,10 @@ def play(transport: str, names: list[str]) -> list[str]:
     return told
 
 
-def connected(transport: str, fifo_size: int = 128) -> End:
+def connected(transport: str, fifo_size: int = 128, through_host: bool = False) -> End:
     """Connects with the other rank. All memory and all code is there before a kernel runs."""
     import torch
-    from mscclpp import Communicator, RegisteredMemory, Transport
+    from mscclpp import Communicator, EndpointConfig, RegisteredMemory, Transport
 
     way, peer = Transport[transport], others()[0]
     torch.cuda.set_device(0)
@@ -224,7 +240,7 @@ def connected(transport: str, fifo_size: int = 128) -> End:
     errors = torch.zeros(64, dtype=torch.int64, device="cuda")
     communicator = Communicator(meet(scene))
     port = communicator.port
-    connection = communicator.connect(way, peer).get()
+    connection = communicator.connect(EndpointConfig(way, through_host=through_host), peer).get()
     building = communicator.build_semaphore(connection, peer)
     mine = [port.register(box.data_ptr(), NBYTES, way.value, None, box) for box in (inbox, outbox)]
     communicator.send_memory(RegisteredMemory(mine[0]), peer)
@@ -394,6 +410,86 @@ def rates(transport: str) -> str:
     )
 
 
+def fill_the_device(end: End, nbytes: int, blocks_per_multiprocessor: int | None = None) -> int:
+    """Rank 1 occupies every multiprocessor until a put of rank 0 arrives. Gives 1, or 1 and the error of its wait."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    each = blocks_per_multiprocessor or properties.max_threads_per_multi_processor // 1024
+    blocks = properties.multi_processor_count * each
+    words = torch.zeros(2, dtype=torch.int64, device="cuda")
+    started = torch.zeros(1, dtype=torch.int64).pin_memory()
+    end.outbox.copy_(torch.arange(NBYTES // 8, device="cuda"))
+    end.proxy.start()
+    end.meet()
+    barrier = end.communicator.bootstrap().barrier
+    if rank() == 0:
+        barrier()
+        end.channel.put_with_signal(0, 0, nbytes)
+        return 1
+    end.kernels.launch(
+        "wait_everywhere", end.stream, end.channel.handle, blocks, words, started, grid=blocks, block=1024
+    )
+    until = time.monotonic() + LONG
+    while started.item() == 0:
+        assert time.monotonic() < until, "not all blocks run at once"
+        time.sleep(0.0005)
+    barrier()
+    finish(end.stream, end.port)
+    return int(words[1].item())
+
+
+def put_into_a_full_device(transport: str) -> None:
+    arrive_while_a_kernel_waits(connected(transport, through_host=True), NBYTES)
+
+
+def put_beside_a_block_on_every_multiprocessor(transport: str) -> None:
+    """A put by the device needs only a place on one of them."""
+    arrive_while_a_kernel_waits(connected(transport), 4096, 1)
+
+
+def arrive_while_a_kernel_waits(end: End, nbytes: int, blocks_per_multiprocessor: int | None = None) -> None:
+    import torch
+
+    begun = time.monotonic()
+    result = fill_the_device(end, nbytes, blocks_per_multiprocessor)
+    took = time.monotonic() - begun
+    end.meet()
+    end.proxy.stop()
+    assert (result, end.port.failure()) == (1, None)
+    if rank() == 1:
+        assert torch.equal(end.inbox[: nbytes // 8], torch.arange(nbytes // 8, device="cuda"))
+    # Far below the limit of a wait.
+    assert took < PROMPT
+
+
+def exchange_through_the_host(transport: str) -> None:
+    end, rounds = connected(transport, through_host=True), 30
+    end.proxy.start()
+    arguments = (end.channel.handle, end.outbox, end.inbox, NBYTES // 8, rounds, rank(), end.errors)
+    end.kernels.launch("exchange", end.stream, *arguments, block=256)
+    finish(end.stream, end.port)
+    end.meet()
+    end.proxy.stop()
+    assert (end.errors[0].item(), end.port.failure()) == (0, None)
+
+
+def put_in_vain_into_a_full_device(transport: str) -> None:
+    """Without the way through the host the put cannot start; the wait ends, and the putting rank says what to do."""
+    end = connected(transport)
+    end.port.set_spin_seconds(2.0)
+    # As soon as one block gives up, the put may start and arrive for the others.
+    fill_the_device(end, 4096)
+    until = time.monotonic() + LONG
+    while (failure := end.port.failure()) is None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    # Any of the blocks may have reported.
+    assert "timed out" in failure and "waiting for a signal" in failure, failure
+    if rank() == 0:
+        assert "through_host=True" in failure, failure
+
+
 def _connection(end: End) -> Any:
     from mscclpp._connection import Connection
 
@@ -449,7 +545,16 @@ def capture_beside_the_proxy(transport: str) -> None:
 
 # The last scene ends its port, and with it waits of the process that belong to no port.
 SCENES = {
-    "CudaIpc": ["exchange_rounds", "push_and_stop", "capture_beside_the_proxy", "rates", "wait_in_vain"],
+    "CudaIpc": [
+        "exchange_rounds",
+        "exchange_through_the_host",
+        "put_into_a_full_device",
+        "put_beside_a_block_on_every_multiprocessor",
+        "push_and_stop",
+        "capture_beside_the_proxy",
+        "rates",
+        "wait_in_vain",
+    ],
     "Ethernet": ["exchange_rounds", "push_and_stop", "capture_beside_the_proxy", "rates", "wait_in_vain"],
     "SharedMemory": ["exchange_rounds"],
 }
@@ -462,6 +567,12 @@ def test_a_proxy_executes_what_kernels_push_or_reports_why_not(
     told = world.run(2, play, transport, SCENES[transport], deadline=PAIR_DEADLINE)
     with capsys.disabled():
         print("", *told[0], sep="\n")
+
+
+def test_a_put_that_cannot_start_is_reported_with_the_remedy(world: World) -> None:
+    if "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        pytest.skip("needs MPS: without it the ranks take turns on the device, and the put can start")
+    world.run(2, put_in_vain_into_a_full_device, "CudaIpc", deadline=PAIR_DEADLINE)
 
 
 # The last ones: MPS may be shaken by a client that is killed.

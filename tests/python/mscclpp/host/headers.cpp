@@ -142,14 +142,19 @@ void semaphoresCountPlaces() {
 
 void triggersComeOutOnceAndInOrder(int size) {
   constexpr uint64_t threads = 8, each = 500;
-  std::vector<ProxyTrigger> slots(size);
+  int bits = 0;
+  while (1 << bits < size) ++bits;
+  std::vector<ProxyTrigger> slots(1 << bits);
   uint64_t head = 0, tail = 0, cache = 0;
-  FifoDeviceHandle fifo{slots.data(), &head, &tail, &cache, &page, size, 0};
+  FifoDeviceHandle fifo{slots.data(), &head, &tail, &cache, &page, size, bits};
   std::vector<uint64_t> next(threads, 0);
   std::thread host([&] {
     for (uint64_t popped = 0; popped < threads * each; ++popped) {
-      const ProxyTrigger& slot = slots[popped % size];
-      while (detail::look(&slot.snd) >> 63 != ((popped / size + 1) & 1)) continue;
+      const ProxyTrigger& slot = slots[popped % slots.size()];
+      while (detail::look(&slot.snd) >> 63 != ((popped / slots.size() + 1) & 1)) continue;
+      // There is never more in it than its size.
+      CHECK(detail::look(&slots[(popped + size) % slots.size()].snd) >> 63 == (((popped + size) / slots.size()) & 1) ||
+            size == static_cast<int>(slots.size()));
       CHECK((slot.snd & ~(uint64_t(1) << 63)) == next[slot.fst]++);
       detail::atomic(&tail).store(popped + 1);
     }
@@ -169,7 +174,7 @@ void countedLooksSeeWhatWasPopped() {
   ProxyTrigger slots[2] = {};
   // Somebody reads the tail, and has not come to tell what it is.
   uint64_t head = 2, tail = 1, cache = uint64_t(1) << 63;
-  FifoDeviceHandle fifo{slots, &head, &tail, &cache, &page, 2, 0};
+  FifoDeviceHandle fifo{slots, &head, &tail, &cache, &page, 2, 1};
   CHECK(fifo.sync(0, 1) == 0 && fifo.push({1, 1}, 1) == 2);
   CHECK(top.flag == 0);
   CHECK(fifo.sync(1, 3) == DeviceError::Flush && fifo.push({1, 1}, 3) == ~uint64_t(0));
@@ -181,7 +186,7 @@ void countedLooksSeeWhatWasPopped() {
 void signalsAreCountedAndWaitsEnd() {
   uint64_t words[4] = {};
   MemoryDevice2DeviceSemaphoreDeviceHandle one{&words[0], &words[1], &words[2], &page, 1, 0};
-  MemoryDevice2DeviceSemaphoreDeviceHandle other{&words[1], &words[0], &words[3], &page, 4, 0};
+  MemoryDevice2DeviceSemaphoreDeviceHandle other{&words[1], &words[0], &words[3], &page, 4, 2};
   CHECK(!other.poll() && words[3] == 0);
   one.signal();
   one.relaxedSignal();
@@ -218,7 +223,7 @@ void portChannelsSayWhatTheyAreAskedFor() {
   PortChannelDeviceHandle channel{};
   channel.semaphoreId_ = 0x3ff;
   channel.semaphore_ = {&words[0], &words[1], &page, 9, 0};
-  channel.fifo_ = {slots, &head, &tail, &cache, &page, 4, 0};
+  channel.fifo_ = {slots, &head, &tail, &cache, &page, 4, 2};
   channel.dst_ = 0x155;
   channel.src_ = 0xaa;
   for (uint64_t wrong : {0, 1, 2}) {

@@ -1,7 +1,10 @@
 // Copies and packets, each as a kernel. All numbers are 64 bits wide, so that parameters follow each other without gaps.
+#include <mscclpp/atomic_device.hpp>
+#include <mscclpp/bulk_device.hpp>
 #include <mscclpp/copy_device.hpp>
 #include <mscclpp/memory_channel_device.hpp>
 #include <mscclpp/packet_device.hpp>
+#include <mscclpp/poll_device.hpp>
 
 // The page of waits that have no handle.
 extern "C" __global__ void use_page(uint64_t page) { mscclppAbortPage = page; }
@@ -27,6 +30,80 @@ extern "C" __global__ void copy_shared(void* dst, const void* src, uint64_t byte
   mscclpp::copy(room, src, bytes, threadIdx.x, blockDim.x);
   __syncthreads();
   mscclpp::copy(dst, room, bytes, threadIdx.x, blockDim.x);
+}
+
+// Tiles of 16 KiB go through shared memory by bulk copies, and each byte is inverted there. One block.
+extern "C" __global__ void copy_bulk(char* dst, const char* src, uint64_t bytes, int* error) {
+  constexpr uint32_t tileBytes = 16384;
+  __shared__ __align__(128) char tile[tileBytes];
+  __shared__ mscclpp::BulkBarrier arrived;
+  if (threadIdx.x == 0) arrived.init();
+  __syncthreads();
+  uint32_t round = 0;
+  for (uint64_t at = 0; at < bytes; at += tileBytes, ++round) {
+    const uint32_t size = bytes - at < tileBytes ? uint32_t(bytes - at) : tileBytes;
+    // Two loads are one round.
+    if (threadIdx.x == 0) {
+      if (round % 2 == 0 || size < 32) {
+        mscclpp::bulkLoad(tile, src + at, size, arrived);
+      } else {
+        arrived.expect(size);
+        mscclpp::bulkLoadPart(tile, src + at, 16, arrived);
+        mscclpp::bulkLoadPart(tile + 16, src + at + 16, size - 16, arrived);
+      }
+    }
+    if (arrived.wait(round, 1 << 26) != 0) atomicAdd(error, 1);
+    for (uint32_t i = threadIdx.x; i < size; i += blockDim.x) tile[i] = ~tile[i];
+    mscclpp::bulkFence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      mscclpp::bulkStore(dst + at, tile, size);
+      mscclpp::bulkCommit();
+      mscclpp::bulkWaitRead();
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) mscclpp::bulkWait();
+}
+
+// Every thread counts in four ways: with integers and floats, by addition and by exchange. Words: uint32, uint64,
+// float, double, then uint64 that is only incremented by compare-exchange, and a ticket that only the first thread takes.
+template <auto Scope>
+__device__ void count(uint64_t* words, uint64_t rounds) {
+  using namespace mscclpp;
+  for (uint64_t i = 0; i < rounds; ++i) {
+    atomicFetchAdd<uint32_t, Scope>(reinterpret_cast<uint32_t*>(words), 1, memoryOrderRelaxed);
+    atomicFetchAdd<uint64_t, Scope>(words + 1, 1, memoryOrderAcqRel);
+    atomicFetchAdd<float, Scope>(reinterpret_cast<float*>(words + 2), 1, memoryOrderRelease);
+    atomicFetchAdd<double, Scope>(reinterpret_cast<double*>(words + 3), 0.5, memoryOrderSeqCst);
+    uint64_t expected = atomicLoad<uint64_t, Scope>(words + 4, memoryOrderAcquire);
+    while (!atomicCompareExchange<uint64_t, Scope>(words + 4, expected, expected + 1, memoryOrderAcqRel)) continue;
+  }
+  if (atomicExchange<uint64_t, Scope>(words + 5, 1, memoryOrderAcquire) == 0) {
+    atomicFetchAdd<uint64_t, Scope>(words + 6, 1, memoryOrderRelaxed);
+  }
+}
+
+extern "C" __global__ void count_all(uint64_t* words, uint64_t rounds, uint64_t scope) {
+  if (scope == mscclpp::scopeSystem) count<mscclpp::scopeSystem>(words, rounds);
+  if (scope == mscclpp::scopeDevice) count<mscclpp::scopeDevice>(words, rounds);
+  if (scope == mscclpp::scopeBlock) count<mscclpp::scopeBlock>(words, rounds);
+}
+
+// The first block writes data and then a flag; the second one waits for the flag and checks the data.
+extern "C" __global__ void publish(uint32_t* data, uint32_t* flag, uint64_t rounds, uint32_t* wrong) {
+  using namespace mscclpp;
+  for (uint32_t round = 1; round <= rounds; ++round) {
+    if (blockIdx.x == 0) {
+      *data = round;
+      atomicStore(flag, 2 * round - 1, memoryOrderRelease);
+      POLL_MAYBE_JAILBREAK(atomicLoad(flag, memoryOrderAcquire) != 2 * round, 1 << 26);
+    } else {
+      POLL_MAYBE_JAILBREAK(atomicLoad(flag, memoryOrderAcquire) != 2 * round - 1, 1 << 26);
+      if (*data != round) ++*wrong;
+      atomicStore(flag, 2 * round, memoryOrderRelease);
+    }
+  }
 }
 
 extern "C" __global__ void put_bytes(mscclpp::MemoryChannelDeviceHandle channel, uint64_t target, uint64_t origin,

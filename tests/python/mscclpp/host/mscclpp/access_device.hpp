@@ -58,7 +58,7 @@ inline uint64_t compareSwapAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t
 inline int compareSwapAcquireGpu(int* word, int expected, int value) { return swapIf(word, expected, value); }
 
 // The word with the lap comes last, so that nobody sees half a trigger.
-inline void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
+inline void storeRelaxedSys16(void* target, uint64_t low, uint64_t high) {
   uint64_t* words = static_cast<uint64_t*>(target);
   atomic(words).store(low);
   atomic(words + 1).store(high);
