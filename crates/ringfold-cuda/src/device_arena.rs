@@ -4,11 +4,15 @@
 //! `kernels/arena.cuh`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
 //! use its address.
 
+mod combine;
+mod exchange_area;
 mod kernels;
 mod launch;
 mod layout;
 mod offer;
 
+pub use combine::CombineKernel;
+pub use exchange_area::{ExchangeArea, PeerArea};
 pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};

@@ -31,6 +31,8 @@ pub enum KernelKind {
     Fold,
     /// Each rank stores what the ranks give to it.
     Move,
+    /// One rank folds the operands of all, without waiting for anybody.
+    Combine,
 }
 
 impl KernelKind {
@@ -38,6 +40,7 @@ impl KernelKind {
         match self {
             Self::AllReduce => ("all_reduce.cu", include_str!("../../kernels/all_reduce.cu")),
             Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
+            Self::Combine => ("combine.cu", include_str!("../../kernels/combine.cu")),
         }
     }
 }
@@ -151,6 +154,7 @@ impl Specialisation {
             KernelKind::AllReduce => format!("all-reduce-{op}"),
             KernelKind::Fold => format!("fold-{op}"),
             KernelKind::Move => "move".to_owned(),
+            KernelKind::Combine => format!("combine-{op}"),
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }

@@ -31,7 +31,7 @@ fn every_element_and_operation_compiles() {
         ("F64", 8, "Prod", 2),
         ("U32", 4, "Sum", 4),
     ] {
-        for kind in [KernelKind::AllReduce, KernelKind::Fold, KernelKind::Move] {
+        for kind in [KernelKind::AllReduce, KernelKind::Fold, KernelKind::Move, KernelKind::Combine] {
             let wanted = Specialisation { kind, ..specialisation(element, bytes, op, world) };
             let image = wanted.image("sm_90", compiler, None);
             assert!(image.unwrap().starts_with(b"\x7fELF"), "{element} {op} {kind:?}");

@@ -1,0 +1,183 @@
+//! All-reduces between peers of one host, in the memory of their CUDA devices.
+//!
+//! Each peer copies its input into an area that the others have opened (CUDA IPC), computes its part from all inputs into
+//! the second half of its area, copies the parts of the others, and votes. The result is copied to the user's
+//! memory when the operation is committed. No kernel waits for another peer: the peers tell each other over
+//! their links when a stage is complete. If a peer dies the operation is aborted as any other.
+
+use super::Staging;
+use super::exchange_pool::load_kernel;
+use crate::Error;
+use crate::all_reduce::ReduceInfo;
+use crate::device_group::element;
+use crate::device_plan::DevicePlan;
+use crate::driver::{DeviceAnswer, Driver};
+use crate::engine::Waiting;
+use core::ops::Range;
+use ringfold_cuda::device_arena::{CombineKernel, ExchangeArea, KernelKind, PeerArea, Specialisation};
+use ringfold_cuda::{CudaError, Gpu};
+use ringfold_proto::id::CallId;
+use ringfold_proto::link_message::DeviceStage;
+use std::sync::Arc;
+
+/// Shorter tensors are staged through the host: the exchange of offers would take longer.
+const BYTES_MIN: usize = 256 << 10;
+
+impl Staging {
+    /// Reduces in device memory; none if the operation has to run in host memory.
+    pub(super) fn reduce_on_device(&self, waiting: Waiting) -> Result<Option<ReduceInfo>, Error> {
+        let Some(gpu) = self.exchange_gpu() else { return Ok(None) };
+        let Some(plan) = self.ask(waiting, Driver::device_start)? else { return Ok(None) };
+        match self.exchange(waiting, &gpu, &plan) {
+            Ok(info) => Ok(Some(info)),
+            Err(NotExchanged::OnHost) => Ok(None),
+            Err(NotExchanged::Failed(error)) => Err(error),
+            Err(NotExchanged::Impossible(why)) => {
+                tracing::info!(%why, "peers of this host cannot share CUDA memory: staging through the host");
+                Ok(None)
+            }
+            Err(NotExchanged::Broken(error)) => {
+                // The others rely on this peer: the operation fails.
+                let _ = self.engine.with_waiter(|driver| driver.supply(self.call, None));
+                let _ = self.engine.wait_as(waiting, self.call);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The device of the tensors, if this kind of all-reduce is possible in device memory.
+    fn exchange_gpu(&self) -> Option<Gpu> {
+        let descriptor = &self.descriptor;
+        let is_plain = descriptor.quantization.is_none() && descriptor.weight.is_none();
+        let has_kernel = element::operation(descriptor.op, descriptor.dtype).is_ok();
+        if !is_plain || !has_kernel || self.pair.0.len() < BYTES_MIN {
+            return None;
+        }
+        Gpu::open(self.pair.0.ordinal()?).ok()
+    }
+
+    fn exchange(&self, waiting: Waiting, gpu: &Gpu, plan: &DevicePlan) -> Result<ReduceInfo, NotExchanged> {
+        let (source, target) = &self.pair;
+        let world = plan.members.len();
+        let impossible = NotExchanged::Impossible;
+        let pool = self.engine.exchange_pool();
+        let lease = pool.take(gpu, source.len()).map_err(impossible)?;
+        let area = lease.area();
+        area.load(source, &self.queued).map_err(impossible)?;
+        let kernel = load_kernel(gpu, &self.specialisation(world)?).map_err(impossible)?;
+
+        self.tell(DeviceStage::Offered { memory: area.offer() })?;
+        let offers = self.stage(waiting, Driver::device_offers)?;
+        let peers = pool.open(plan, offers, gpu).map_err(impossible)?;
+        area.wait().map_err(impossible)?;
+
+        self.tell(DeviceStage::Ready)?;
+        self.stage(waiting, Driver::device_ready)?;
+        let parts = Parts { plan, area, peers: &peers, element_bytes: self.descriptor.dtype.bytes() };
+        let moved_bytes = parts.fold(&kernel).map_err(NotExchanged::Broken)?;
+        if world > 2 {
+            self.tell(DeviceStage::Folded)?;
+            self.stage(waiting, Driver::device_folded)?;
+            parts.gather().map_err(NotExchanged::Broken)?;
+        }
+
+        let finish = |driver: &mut Driver| driver.finish_on_device(self.call, moved_bytes);
+        self.engine.with_waiter(finish).map_err(NotExchanged::Failed)?;
+        let ended = self.engine.wait_as(waiting, self.call);
+        ended.result.map_err(NotExchanged::Failed)?;
+        // Committed: a failure from here on is this peer's alone.
+        let stored = area.store(target, &self.queued).and_then(|()| area.wait());
+        stored.map_err(|error| NotExchanged::Failed(error.into()))?;
+        Ok(ended.info)
+    }
+
+    fn specialisation(&self, world: usize) -> Result<Specialisation, NotExchanged> {
+        let (op, dtype) = (self.descriptor.op, self.descriptor.dtype);
+        let element = element::reduced(dtype);
+        let op = element::operation(op, dtype).map_err(NotExchanged::Failed)?;
+        let (name, bytes) = (element.name, element.bytes);
+        Ok(Specialisation { element: name, element_bytes: bytes, op, world, kind: KernelKind::Combine })
+    }
+
+    fn tell(&self, stage: DeviceStage) -> Result<(), NotExchanged> {
+        let tell = |driver: &mut Driver| driver.tell_stage(self.call, &stage);
+        self.engine.with_waiter(tell).map_err(NotExchanged::Failed)
+    }
+
+    fn stage<T>(
+        &self,
+        waiting: Waiting,
+        question: impl Fn(&Driver, CallId) -> Option<DeviceAnswer<T>>,
+    ) -> Result<T, NotExchanged> {
+        let answer = self.ask(waiting, |driver, call| question(driver, call)).map_err(NotExchanged::Failed)?;
+        answer.ok_or(NotExchanged::OnHost)
+    }
+
+    /// Waits for the answer of the driver; none if the operation has to run in host memory.
+    fn ask<T>(
+        &self,
+        waiting: Waiting,
+        question: impl Fn(&mut Driver, CallId) -> Option<DeviceAnswer<T>>,
+    ) -> Result<Option<T>, Error> {
+        match self.engine.ask(waiting, |driver| question(driver, self.call))? {
+            DeviceAnswer::All(value) => Ok(Some(value)),
+            DeviceAnswer::OnHost => Ok(None),
+            DeviceAnswer::Ended => Err(match self.engine.wait_as(waiting, self.call).result {
+                Err(error) => error,
+                Ok(_) => Error::Internal("an all-reduce in device memory ended before its result".into()),
+            }),
+        }
+    }
+}
+
+/// Why there is no result in device memory.
+enum NotExchanged {
+    /// A member runs the operation in host memory.
+    OnHost,
+    /// This peer cannot take part, and has not promised to.
+    Impossible(CudaError),
+    /// The device failed after this peer has promised to take part.
+    Broken(CudaError),
+    /// The call has failed.
+    Failed(Error),
+}
+
+/// The parts of the result, and where their operands are.
+struct Parts<'a> {
+    plan: &'a DevicePlan,
+    area: &'a ExchangeArea,
+    /// By rank; none is this peer.
+    peers: &'a [Option<Arc<PeerArea>>],
+    element_bytes: usize,
+}
+
+impl Parts<'_> {
+    /// Computes the parts of this peer, and returns how many bytes of others it has read. Of two peers each computes all:
+    /// it has to read as many bytes either way, and needs no second stage.
+    fn fold(&self, kernel: &CombineKernel) -> Result<u64, CudaError> {
+        let is_for_all = self.peers.len() == 2;
+        let mut moved_bytes = 0;
+        for part in self.plan.parts.iter().filter(|part| is_for_all || part.rank == self.plan.me) {
+            let inputs: Vec<_> = part.order.iter().map(|rank| self.peers[*rank].as_deref()).collect();
+            let range = self.bytes(&part.elements);
+            moved_bytes += (range.len() * (inputs.len() - 1)) as u64;
+            self.area.fold(kernel, &inputs, range)?;
+        }
+        self.area.wait()?;
+        Ok(moved_bytes)
+    }
+
+    /// Copies the parts of the others.
+    fn gather(&self) -> Result<(), CudaError> {
+        for part in &self.plan.parts {
+            if let Some(peer) = &self.peers[part.rank] {
+                self.area.gather(peer, self.bytes(&part.elements))?;
+            }
+        }
+        self.area.wait()
+    }
+
+    fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
+        elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
+    }
+}

@@ -1,0 +1,122 @@
+//! The device memory that a peer offers to others of its host, and what it has opened of theirs.
+
+use crate::device_plan::DevicePlan;
+use parking_lot::Mutex;
+use ringfold_cuda::device_arena::{CombineKernel, ExchangeArea, PeerArea, Specialisation};
+use ringfold_cuda::nvrtc::Compiler;
+use ringfold_cuda::{CudaError, Gpu};
+use ringfold_proto::id::PeerId;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Free areas that are kept. More operations may be in flight.
+const FREE_AREAS_MAX: usize = 8;
+
+/// The memories of a peer that are kept open: those of its operations in flight, and free ones.
+const OPEN_AREAS_MAX: usize = 32;
+
+/// Areas of this peer that no operation uses, and opened areas of others.
+#[derive(Default)]
+pub(crate) struct ExchangePool {
+    free: Mutex<Vec<ExchangeArea>>,
+    /// By peer and offer.
+    opened: Mutex<HashMap<PeerId, Vec<(Vec<u8>, Arc<PeerArea>)>>>,
+}
+
+impl ExchangePool {
+    /// Takes an area for `bytes`, which is returned when the lease is dropped.
+    pub(super) fn take(&self, gpu: &Gpu, bytes: usize) -> Result<AreaLease<'_>, CudaError> {
+        let mut free = self.free.lock();
+        let fitting = free.iter().enumerate().filter(|(_, a)| a.gpu() == *gpu && a.capacity() >= bytes);
+        let best = fitting.min_by_key(|(_, area)| area.capacity()).map(|(index, _)| index);
+        let found = best.map(|index| free.swap_remove(index));
+        // A larger one replaces one that is too small.
+        let smaller = if found.is_none() { free.pop() } else { None };
+        drop(free);
+        drop(smaller);
+        let area = match found {
+            Some(area) => area,
+            None => ExchangeArea::allocate(gpu, bytes)?,
+        };
+        Ok(AreaLease { pool: self, area: Some(area) })
+    }
+
+    /// Opens the areas that the other members of a plan have offered; none in place of the own one. What is open of peers
+    /// that are no members is closed.
+    pub(super) fn open(
+        &self,
+        plan: &DevicePlan,
+        offers: Vec<Vec<u8>>,
+        gpu: &Gpu,
+    ) -> Result<Vec<Option<Arc<PeerArea>>>, CudaError> {
+        let mut opened = self.opened.lock();
+        opened.retain(|peer, _| plan.members.contains(peer));
+        let mut offers = offers.into_iter();
+        let mut areas = Vec::with_capacity(plan.members.len());
+        for (rank, peer) in plan.members.iter().enumerate() {
+            let offer = if rank == plan.me { None } else { offers.next() };
+            let Some(offer) = offer else {
+                areas.push(None);
+                continue;
+            };
+            let of_peer = opened.entry(*peer).or_default();
+            let area = match of_peer.iter().find(|(known, _)| *known == offer) {
+                Some((_, area)) => area.clone(),
+                None => {
+                    let area = Arc::new(PeerArea::open(&offer, gpu)?);
+                    if of_peer.len() >= OPEN_AREAS_MAX {
+                        of_peer.remove(0);
+                    }
+                    of_peer.push((offer, area.clone()));
+                    area
+                }
+            };
+            areas.push(Some(area));
+        }
+        Ok(areas)
+    }
+}
+
+/// An area in use.
+pub(super) struct AreaLease<'a> {
+    pool: &'a ExchangePool,
+    /// None only while it is dropped.
+    area: Option<ExchangeArea>,
+}
+
+impl AreaLease<'_> {
+    pub(super) fn area(&self) -> &ExchangeArea {
+        self.area.as_ref().expect("it is there until the lease is dropped")
+    }
+}
+
+impl Drop for AreaLease<'_> {
+    fn drop(&mut self) {
+        let Some(area) = self.area.take() else { return };
+        // Nothing may read or write the user's memory from here on.
+        area.drain();
+        let mut free = self.pool.free.lock();
+        if free.len() < FREE_AREAS_MAX {
+            free.push(area);
+        }
+    }
+}
+
+/// The kernel of a specialisation, compiled for the device if it is not cached.
+pub(super) fn load_kernel(
+    gpu: &Gpu,
+    specialisation: &Specialisation,
+) -> Result<Arc<CombineKernel>, CudaError> {
+    let compiler = Compiler::load(None).map_err(|error| CudaError::Unsupported(error.to_string()))?;
+    CombineKernel::load(gpu, specialisation, compiler, kernel_cache().as_deref())
+}
+
+/// The folder of compiled kernels, the same as that of the Python packages.
+fn kernel_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("MSCCLPP_CACHE_DIR").or_else(|| {
+        let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
+        Some(base.join("ringfold").join("kernels"))
+    })
+}
