@@ -128,7 +128,9 @@ impl Bounded for LinkMessage {
             Self::Device { stage: DeviceStage::Offered { memory }, .. } => {
                 at_most("bytes of a memory offer", memory.len(), limits::MEMORY_OFFER_BYTES_MAX)
             }
-            Self::Device { stage: DeviceStage::Ready | DeviceStage::OnHost | DeviceStage::Folded, .. }
+            Self::Device {
+                stage: DeviceStage::Ready | DeviceStage::OnHost | DeviceStage::Folded, ..
+            }
             | Self::Want { .. }
             | Self::Fenced { .. }
             | Self::Mismatch { .. }

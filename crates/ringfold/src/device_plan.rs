@@ -113,7 +113,9 @@ mod tests {
             let folds = fused::fuse(&(0..world).map(plan).collect::<Vec<_>>()).unwrap();
             for part in DevicePlan::of(&descriptor, &shape, &tuning).unwrap() {
                 for element in part.elements {
-                    let has = |fold: &&Fold| (0..fold.count).contains(&element.wrapping_sub(fold.sources[0].offset));
+                    let has = |fold: &&Fold| {
+                        (0..fold.count).contains(&element.wrapping_sub(fold.sources[0].offset))
+                    };
                     let fold = folds.iter().flatten().find(has).unwrap();
                     assert!(fold.sources.iter().map(|s| s.rank.index()).eq(part.order.iter().copied()));
                 }

@@ -5,12 +5,13 @@ use crate::error::CudaError;
 use crate::function::Function;
 use crate::gpu::Gpu;
 use crate::headers;
+use crate::kernel_image;
 use crate::module::Module;
 use crate::nvrtc::{CompileRequest, Compiler};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 const HEADERS: &[(&str, &str)] = &[
@@ -109,12 +110,6 @@ impl FoldKernels {
 impl Specialisation {
     /// Returns the code for an architecture, from the cache or compiled.
     pub fn image(&self, arch: &str, compiler: &Compiler, cache: Option<&Path>) -> Result<Vec<u8>, CudaError> {
-        let file = cache.map(|folder| folder.join(self.file_name(arch, compiler.version())));
-        if let Some(image) = file.as_ref().and_then(|file| std::fs::read(file).ok())
-            && image.starts_with(b"\x7fELF")
-        {
-            return Ok(image);
-        }
         let options: Vec<String> = OPTIONS.iter().map(|option| (*option).to_owned()).collect();
         let defines = self.macros();
         let (name, source) = self.kind.source();
@@ -127,12 +122,7 @@ impl Specialisation {
             headers: HEADERS,
             options: &options,
         };
-        let image = compiler.compile(&request).map_err(|error| CudaError::Unsupported(error.to_string()))?;
-        if let Some(file) = file {
-            // Failing to write the cache is not an error.
-            let _ = write_atomically(&file, &image);
-        }
-        Ok(image)
+        kernel_image::load(&request, &self.file_name(arch, compiler.version()), compiler, cache)
     }
 
     fn macros(&self) -> Vec<(String, String)> {
@@ -158,18 +148,6 @@ impl Specialisation {
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }
-}
-
-/// Writes a file such that others see it whole or not at all.
-fn write_atomically(file: &Path, image: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let mut name = file.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    std::fs::write(&fresh, image)?;
-    std::fs::rename(&fresh, file)
 }
 
 #[cfg(test)]

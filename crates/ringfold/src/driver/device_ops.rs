@@ -98,11 +98,7 @@ impl DeviceOps {
         self.answer(op, |heard| heard.is_folded.then_some(())).map(without_value)
     }
 
-    fn answer<T>(
-        &self,
-        op: OpId,
-        of: impl Fn(&HeardStages) -> Option<T>,
-    ) -> Option<DeviceAnswer<Vec<T>>> {
+    fn answer<T>(&self, op: OpId, of: impl Fn(&HeardStages) -> Option<T>) -> Option<DeviceAnswer<Vec<T>>> {
         let Some(op) = self.ops.get(&op) else { return Some(DeviceAnswer::Ended) };
         if op.is_on_host || op.heard.values().any(|heard| heard.is_on_host) {
             return Some(DeviceAnswer::OnHost);

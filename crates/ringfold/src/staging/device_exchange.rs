@@ -109,7 +109,8 @@ impl Staging {
         waiting: Waiting,
         question: impl Fn(&Driver, CallId) -> Option<DeviceAnswer<T>>,
     ) -> Result<T, NotExchanged> {
-        let answer = self.ask(waiting, |driver, call| question(driver, call)).map_err(NotExchanged::Failed)?;
+        let answer =
+            self.ask(waiting, |driver, call| question(driver, call)).map_err(NotExchanged::Failed)?;
         answer.ok_or(NotExchanged::OnHost)
     }
 

@@ -4,10 +4,9 @@ use crate::device_plan::DevicePlan;
 use parking_lot::Mutex;
 use ringfold_cuda::device_arena::{CombineKernel, ExchangeArea, PeerArea, Specialisation};
 use ringfold_cuda::nvrtc::Compiler;
-use ringfold_cuda::{CudaError, Gpu};
+use ringfold_cuda::{CudaError, Gpu, default_cache};
 use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Free areas that are kept. More operations may be in flight.
@@ -109,14 +108,5 @@ pub(super) fn load_kernel(
     specialisation: &Specialisation,
 ) -> Result<Arc<CombineKernel>, CudaError> {
     let compiler = Compiler::load(None).map_err(|error| CudaError::Unsupported(error.to_string()))?;
-    CombineKernel::load(gpu, specialisation, compiler, kernel_cache().as_deref())
-}
-
-/// The folder of compiled kernels, the same as that of the Python packages.
-fn kernel_cache() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("MSCCLPP_CACHE_DIR").or_else(|| {
-        let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
-        Some(base.join("ringfold").join("kernels"))
-    })
+    CombineKernel::load(gpu, specialisation, compiler, default_cache().as_deref())
 }
