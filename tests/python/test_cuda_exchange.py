@@ -81,6 +81,54 @@ def test_results_have_the_bits_of_the_host_and_stay_on_the_device(
         assert "same bits" in child.succeed(DEADLINE)
 
 
+QUANTISED = (
+    JOIN
+    + """
+chance = torch.Generator().manual_seed(2000 + number)
+Kind, How = pccl.DataType, pccl.QuantizationAlgorithm
+cases = [("float32", Kind.UINT8, How.MIN_MAX), ("float32", Kind.INT8, How.ZERO_POINT_SCALE),
+         ("float32", Kind.UINT16, How.MIN_MAX), ("float32", Kind.INT16, How.ZERO_POINT_SCALE),
+         ("float32", Kind.UINT32, How.MIN_MAX), ("float64", Kind.INT32, How.ZERO_POINT_SCALE),
+         ("float64", Kind.UINT8, How.MIN_MAX), ("bfloat16", Kind.UINT8, How.MIN_MAX),
+         ("float16", Kind.UINT16, How.ZERO_POINT_SCALE)]
+for name, kind, how in cases:
+    options = pccl.QuantizationOptions(quantized_datatype=kind, algorithm=how)
+    for op, count in (("AVG", 700_003), ("SUM", 150_001), ("MAX", 262_144)):
+        values = torch.randn(count, generator=chance, dtype=torch.float64) * 10 ** (number - 1)
+        # Chunks of equal elements, of zeros, with a NaN, with infinities, and with huge and tiny ranges.
+        values[:20_000] = 42.0 + number
+        values[20_000:60_000] = 0.0
+        values[100_000] = float("nan") if number == 0 else 1.0
+        values[140_000] = float("inf") if count > 600_000 else -1.0
+        if name != "float16":
+            values[30_000] = 1e38
+            values[30_001] = -3e38
+        data = values.to(getattr(torch, name))
+        on_device = data.cuda()
+        into, before = torch.zeros_like(on_device), sent()
+        call = dict(op=pccl.ReduceOp[op], quantization_options=options)
+        comm.all_reduce(on_device, into, **call)
+        if world == 2 and count * data.element_size() >= 262_144:
+            assert sent() - before < 65536, f"{name} {kind}: {sent() - before} bytes went through the host"
+        comm.all_reduce(on_device, on_device, **call)
+        comm.all_reduce(data, data, **call)
+        for result in (into, on_device):
+            differ = (result.cpu().view(torch.uint8) != data.view(torch.uint8)).sum()
+            assert differ == 0, f"{name} {kind} {how} {op}: {differ} of the bytes differ from those of the host"
+print("same bits", flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_quantised_results_have_the_bits_of_the_host(
+    master: str, spawn: Any, tmp_path: Path, world: int
+) -> None:
+    children = begin_together(spawn, tmp_path / "gate", QUANTISED, [(master, i, world) for i in range(world)])
+    for child in children:
+        assert "same bits" in child.succeed(DEADLINE)
+
+
 MIXED = (
     JOIN
     + """

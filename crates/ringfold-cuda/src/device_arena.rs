@@ -10,6 +10,7 @@ mod kernels;
 mod launch;
 mod layout;
 mod offer;
+mod quantize;
 
 pub use combine::CombineKernel;
 pub use exchange_area::{ExchangeArea, PeerArea};
@@ -17,6 +18,7 @@ pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
+pub use quantize::{QuantizeKernels, QuantizedChunk, QuantizedExchange, QuantizedSpecialisation};
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;

@@ -19,6 +19,7 @@ use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::Medium;
+use ringfold_plan::parts::Chunking;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
@@ -333,7 +334,8 @@ impl DataPlane {
         let parts = DevicePlan::of(descriptor, shape, &membership.tuning);
         let plan = parts.map(|parts| {
             let (members, me) = (membership.members.clone(), membership.me.index());
-            Arc::new(DevicePlan { members, me, parts })
+            let chunk_elements = Chunking::of(descriptor, &membership.tuning).elements_max.into();
+            Arc::new(DevicePlan { members, me, parts, chunk_elements })
         });
         if self.device_plans.len() >= PLANS_MAX {
             self.device_plans.clear();

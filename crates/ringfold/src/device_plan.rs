@@ -10,7 +10,7 @@ use ringfold_plan::layout::Layout;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::{PeerId, Rank};
-use ringfold_proto::tuning::Tuning;
+use ringfold_proto::tuning::{Algorithm, Tuning};
 
 /// The members of an operation, and who computes which elements.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct DevicePlan {
     /// The rank of this peer.
     pub(crate) me: usize,
     pub(crate) parts: Vec<DevicePart>,
+    /// The most elements of a chunk; only quantised reductions have chunks.
+    pub(crate) chunk_elements: u64,
 }
 
 /// Elements that one member computes for all.
@@ -45,6 +47,9 @@ impl DevicePlan {
             return None;
         }
         let algorithm = choice::choose(descriptor, &Layout::Even, Rank(0), shape, tuning).ok()?.algorithm;
+        if descriptor.quantization.is_some() {
+            return quantized_parts(descriptor, algorithm, world);
+        }
         // Kernels need no chunks, which do not change the order of operands.
         let tuning = Tuning { forced: Some(algorithm), chunk_bytes: u32::MAX, ..*tuning };
         let plan = |rank| choice::plan(descriptor, &Layout::Even, Rank::from_index(rank), shape, &tuning);
@@ -53,6 +58,21 @@ impl DevicePlan {
         let folds = folds.iter().enumerate().flat_map(|(rank, folds)| folds.iter().map(move |f| (rank, f)));
         folds.map(|(rank, fold)| part(rank, fold, world)).collect()
     }
+}
+
+/// The parts of a quantised reduction, where each owner reduces its own elements and then the quantised ones of the others
+/// in rank order; none for rings of more than two ranks, which quantise partial sums.
+fn quantized_parts(descriptor: &Descriptor, algorithm: Algorithm, world: usize) -> Option<Vec<DevicePart>> {
+    if algorithm != Algorithm::Direct && world > 2 {
+        return None;
+    }
+    let parts = Layout::Even.parts(descriptor, world);
+    let part = |rank: usize| {
+        let span = parts.part(rank);
+        let order = core::iter::once(rank).chain((0..world).filter(|other| *other != rank)).collect();
+        DevicePart { rank, order, elements: span.start..span.end() }
+    };
+    Some((0..world).map(part).collect())
 }
 
 /// A fold of all ranks' elements for all ranks; none if it is another one.
@@ -69,9 +89,11 @@ fn part(rank: usize, fold: &Fold, world: usize) -> Option<DevicePart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfold_plan::parts::Chunking;
+    use ringfold_plan::step::Action;
     use ringfold_proto::dtype::DType;
+    use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
     use ringfold_proto::reduce_op::ReduceOp;
-    use ringfold_proto::tuning::Algorithm;
 
     fn one_host(world: usize) -> GroupShape {
         GroupShape { hosts: vec![0; world], ..GroupShape::uniform(world) }
@@ -121,6 +143,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Each settled region of the host's plans is a chunk, and its operands arrive in the order of the part.
+    #[test]
+    fn quantised_chunks_are_those_of_the_host() {
+        let quantization = Some(Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 });
+        let descriptor = Descriptor { quantization, ..sum(100_003) };
+        for (world, forced) in [(2, None), (2, Some(Algorithm::Ring)), (3, Some(Algorithm::Direct))] {
+            let (shape, tuning) = (one_host(world), Tuning { forced, ..Tuning::default() });
+            let elements = u64::from(Chunking::of(&descriptor, &tuning).elements_max);
+            for part in DevicePlan::of(&descriptor, &shape, &tuning).unwrap() {
+                let rank = Rank::from_index(part.rank);
+                let plan = choice::plan(&descriptor, &Layout::Even, rank, &shape, &tuning).unwrap();
+                let settled: Vec<_> = plan.steps.iter().filter(|step| step.settle).collect();
+                let starts: Vec<_> = part.elements.clone().step_by(elements as usize).collect();
+                assert_eq!(settled.iter().map(|step| step.region.offset).collect::<Vec<_>>(), starts);
+                for (step, start) in settled.iter().zip(starts) {
+                    assert_eq!(u64::from(step.region.count), elements.min(part.elements.end - start));
+                    let reduces = plan.steps.iter().filter(|other| other.region == step.region);
+                    let order = reduces.filter_map(|step| match step.action {
+                        Action::Reduce { from, .. } => Some(from.index()),
+                        _ => None,
+                    });
+                    assert!(order.eq(part.order[1..].iter().copied()), "{world} ranks");
+                }
+            }
+        }
+        let ring = Tuning { forced: Some(Algorithm::Ring), ..Tuning::default() };
+        assert_eq!(DevicePlan::of(&descriptor, &one_host(3), &ring), None);
     }
 
     /// Halving reduces partial results with each other, which no kernel does.

@@ -7,6 +7,7 @@
 
 mod device_exchange;
 mod exchange_pool;
+mod exchange_work;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ pub(crate) struct Staging {
     engine: Arc<Engine>,
     call: CallId,
     descriptor: Descriptor,
+    /// Whether its quantisation error is carried over.
+    feedback: bool,
     pair: DevicePair,
     queued: DefaultStreamMark,
 }
@@ -47,7 +50,7 @@ impl Staging {
     ) -> Result<Self, Error> {
         let queued = DefaultStreamMark::record([&pair.0, &pair.1])?;
         let call = engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, None))??;
-        Ok(Self { engine: engine.clone(), call, descriptor, pair, queued })
+        Ok(Self { engine: engine.clone(), call, descriptor, feedback, pair, queued })
     }
 
     /// Runs on the caller's thread; its waits can be cancelled.

@@ -79,7 +79,7 @@ impl ExchangeArea {
                 Some(peer) => peer.checked(&range)?.memory.address() + start,
             });
         }
-        let target = self.memory.address() + self.capacity() as u64 + start;
+        let target = self.result_start() + start;
         // SAFETY: the ranges are within their areas. Areas of others may be overwritten if the operation was aborted, which
         // does not matter.
         unsafe { kernel.launch(&sources, target, range.len() as u64, &self.stream) }
@@ -90,7 +90,7 @@ impl ExchangeArea {
         self.check(range.clone())?;
         let start = range.start as u64;
         let source = from.checked(&range)?.memory.address() + (from.bytes / 2) as u64 + start;
-        let target = self.memory.address() + self.capacity() as u64 + start;
+        let target = self.result_start() + start;
         // SAFETY: as above.
         unsafe { self.stream.copy(target, source, range.len()) }
     }
@@ -99,9 +99,8 @@ impl ExchangeArea {
     pub fn store(&self, target: &DeviceMemory, after: &DefaultStreamMark) -> Result<(), CudaError> {
         self.check(0..target.len())?;
         self.follow(target, after)?;
-        let result = self.memory.address() + self.capacity() as u64;
         // SAFETY: as above.
-        unsafe { self.stream.copy(target.address(), result, target.len()) }
+        unsafe { self.stream.copy(target.address(), self.result_start(), target.len()) }
     }
 
     /// Waits for the work queued so far.
@@ -114,12 +113,25 @@ impl ExchangeArea {
         self.stream.drain();
     }
 
+    pub(super) fn start(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// The address of the result.
+    pub(super) fn result_start(&self) -> u64 {
+        self.memory.address() + self.capacity() as u64
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// Makes later work follow what was queued on the device of a tensor.
-    fn follow(&self, tensor: &DeviceMemory, after: &DefaultStreamMark) -> Result<(), CudaError> {
+    pub(super) fn follow(&self, tensor: &DeviceMemory, after: &DefaultStreamMark) -> Result<(), CudaError> {
         tensor.ordinal().map_or(Ok(()), |ordinal| after.make_wait(&self.stream, ordinal))
     }
 
-    fn check(&self, range: Range<usize>) -> Result<(), CudaError> {
+    pub(super) fn check(&self, range: Range<usize>) -> Result<(), CudaError> {
         if range.start <= range.end && range.end <= self.capacity() {
             return Ok(());
         }
@@ -137,7 +149,11 @@ impl PeerArea {
         Ok(Self { memory: offer.open(gpu)?, bytes: offer.bytes() })
     }
 
-    fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
+    pub(super) fn start(&self) -> u64 {
+        self.memory.address()
+    }
+
+    pub(super) fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
         if range.end <= self.bytes / 2 {
             return Ok(self);
         }

@@ -14,14 +14,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-const HEADERS: &[(&str, &str)] = &[
+pub(super) const HEADERS: &[(&str, &str)] = &[
     ("access.cuh", include_str!("../../kernels/access.cuh")),
     ("arena.cuh", include_str!("../../kernels/arena.cuh")),
     ("element.cuh", include_str!("../../kernels/element.cuh")),
 ];
 
 /// No fused multiply-add: results must be bit-identical to those of the CPU kernels.
-const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+pub(super) const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
 
 /// What a kernel does with the operands of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

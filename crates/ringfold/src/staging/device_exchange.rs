@@ -6,19 +6,16 @@
 //! their links when a stage is complete. If a peer dies the operation is aborted as any other.
 
 use super::Staging;
-use super::exchange_pool::load_kernel;
+use super::exchange_work::{self, ExchangeWork};
 use crate::Error;
 use crate::all_reduce::ReduceInfo;
 use crate::device_group::element;
 use crate::device_plan::DevicePlan;
 use crate::driver::{DeviceAnswer, Driver};
 use crate::engine::Waiting;
-use core::ops::Range;
-use ringfold_cuda::device_arena::{CombineKernel, ExchangeArea, KernelKind, PeerArea, Specialisation};
 use ringfold_cuda::{CudaError, Gpu};
 use ringfold_proto::id::CallId;
 use ringfold_proto::link_message::DeviceStage;
-use std::sync::Arc;
 
 /// Shorter tensors are staged through the host: the exchange of offers would take longer.
 const BYTES_MIN: usize = 256 << 10;
@@ -48,9 +45,9 @@ impl Staging {
     /// The device of the tensors, if this kind of all-reduce is possible in device memory.
     fn exchange_gpu(&self) -> Option<Gpu> {
         let descriptor = &self.descriptor;
-        let is_plain = descriptor.quantization.is_none() && descriptor.weight.is_none();
         let has_kernel = element::operation(descriptor.op, descriptor.dtype).is_ok();
-        if !is_plain || !has_kernel || self.pair.0.len() < BYTES_MIN {
+        let is_possible = has_kernel && descriptor.weight.is_none() && !self.feedback;
+        if !is_possible || self.pair.0.len() < BYTES_MIN {
             return None;
         }
         Gpu::open(self.pair.0.ordinal()?).ok()
@@ -58,13 +55,12 @@ impl Staging {
 
     fn exchange(&self, waiting: Waiting, gpu: &Gpu, plan: &DevicePlan) -> Result<ReduceInfo, NotExchanged> {
         let (source, target) = &self.pair;
-        let world = plan.members.len();
         let impossible = NotExchanged::Impossible;
         let pool = self.engine.exchange_pool();
-        let lease = pool.take(gpu, source.len()).map_err(impossible)?;
+        let capacity = exchange_work::capacity(&self.descriptor, plan, source.len());
+        let lease = pool.take(gpu, capacity).map_err(impossible)?;
         let area = lease.area();
-        area.load(source, &self.queued).map_err(impossible)?;
-        let kernel = load_kernel(gpu, &self.specialisation(world)?).map_err(impossible)?;
+        let work = ExchangeWork::start(self, plan, area).map_err(impossible)?;
 
         self.tell(DeviceStage::Offered { memory: area.offer() })?;
         let offers = self.stage(waiting, Driver::device_offers)?;
@@ -73,12 +69,14 @@ impl Staging {
 
         self.tell(DeviceStage::Ready)?;
         self.stage(waiting, Driver::device_ready)?;
-        let parts = Parts { plan, area, peers: &peers, element_bytes: self.descriptor.dtype.bytes() };
-        let moved_bytes = parts.fold(&kernel).map_err(NotExchanged::Broken)?;
-        if world > 2 {
+        let broken = NotExchanged::Broken;
+        let mut moved_bytes = work.fold(plan, &peers, source).map_err(broken)?;
+        area.wait().map_err(broken)?;
+        if work.has_gather(plan) {
             self.tell(DeviceStage::Folded)?;
             self.stage(waiting, Driver::device_folded)?;
-            parts.gather().map_err(NotExchanged::Broken)?;
+            moved_bytes += work.gather(plan, &peers, source).map_err(broken)?;
+            area.wait().map_err(broken)?;
         }
 
         let finish = |driver: &mut Driver| driver.finish_on_device(self.call, moved_bytes);
@@ -89,14 +87,6 @@ impl Staging {
         let stored = area.store(target, &self.queued).and_then(|()| area.wait());
         stored.map_err(|error| NotExchanged::Failed(error.into()))?;
         Ok(ended.info)
-    }
-
-    fn specialisation(&self, world: usize) -> Result<Specialisation, NotExchanged> {
-        let (op, dtype) = (self.descriptor.op, self.descriptor.dtype);
-        let element = element::reduced(dtype);
-        let op = element::operation(op, dtype).map_err(NotExchanged::Failed)?;
-        let (name, bytes) = (element.name, element.bytes);
-        Ok(Specialisation { element: name, element_bytes: bytes, op, world, kind: KernelKind::Combine })
     }
 
     fn tell(&self, stage: DeviceStage) -> Result<(), NotExchanged> {
@@ -141,44 +131,4 @@ enum NotExchanged {
     Broken(CudaError),
     /// The call has failed.
     Failed(Error),
-}
-
-/// The parts of the result, and where their operands are.
-struct Parts<'a> {
-    plan: &'a DevicePlan,
-    area: &'a ExchangeArea,
-    /// By rank; none is this peer.
-    peers: &'a [Option<Arc<PeerArea>>],
-    element_bytes: usize,
-}
-
-impl Parts<'_> {
-    /// Computes the parts of this peer, and returns how many bytes of others it has read. Of two peers each computes all:
-    /// it has to read as many bytes either way, and needs no second stage.
-    fn fold(&self, kernel: &CombineKernel) -> Result<u64, CudaError> {
-        let is_for_all = self.peers.len() == 2;
-        let mut moved_bytes = 0;
-        for part in self.plan.parts.iter().filter(|part| is_for_all || part.rank == self.plan.me) {
-            let inputs: Vec<_> = part.order.iter().map(|rank| self.peers[*rank].as_deref()).collect();
-            let range = self.bytes(&part.elements);
-            moved_bytes += (range.len() * (inputs.len() - 1)) as u64;
-            self.area.fold(kernel, &inputs, range)?;
-        }
-        self.area.wait()?;
-        Ok(moved_bytes)
-    }
-
-    /// Copies the parts of the others.
-    fn gather(&self) -> Result<(), CudaError> {
-        for part in &self.plan.parts {
-            if let Some(peer) = &self.peers[part.rank] {
-                self.area.gather(peer, self.bytes(&part.elements))?;
-            }
-        }
-        self.area.wait()
-    }
-
-    fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
-        elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
-    }
 }

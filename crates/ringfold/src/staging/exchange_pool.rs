@@ -2,9 +2,8 @@
 
 use crate::device_plan::DevicePlan;
 use parking_lot::Mutex;
-use ringfold_cuda::device_arena::{CombineKernel, ExchangeArea, PeerArea, Specialisation};
-use ringfold_cuda::nvrtc::Compiler;
-use ringfold_cuda::{CudaError, Gpu, default_cache};
+use ringfold_cuda::device_arena::{ExchangeArea, PeerArea};
+use ringfold_cuda::{CudaError, Gpu};
 use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -100,13 +99,4 @@ impl Drop for AreaLease<'_> {
             free.push(area);
         }
     }
-}
-
-/// The kernel of a specialisation, compiled for the device if it is not cached.
-pub(super) fn load_kernel(
-    gpu: &Gpu,
-    specialisation: &Specialisation,
-) -> Result<Arc<CombineKernel>, CudaError> {
-    let compiler = Compiler::load(None).map_err(|error| CudaError::Unsupported(error.to_string()))?;
-    CombineKernel::load(gpu, specialisation, compiler, default_cache().as_deref())
 }
