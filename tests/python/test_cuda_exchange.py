@@ -253,16 +253,33 @@ def test_training_on_the_device_goes_on_with_equal_bits_when_a_peer_is_killed(
     assert all("step 39" in output and " of 2" in output for output in outputs)
 
 
-def in_threads(
-    comms: list[pccl.Communicator], body: Callable[[pccl.Communicator, int], Any]
-) -> list[Any]:
+def in_threads(comms: list[pccl.Communicator], body: Callable[[pccl.Communicator, int], Any]) -> list[Any]:
     return together(*(lambda comm=comm, i=i: body(comm, i) for i, comm in enumerate(comms)))
 
 
 def test_a_state_has_the_same_hash_on_the_device_and_in_main_memory(master: str) -> None:
     torch.manual_seed(3)
     leaf = 65536
-    lengths = [0, 1, 7, 63, 64, 240, 241, 255, 256, 1023, 1024, 1025, 1087, 1088, 1089, leaf - 1, leaf, leaf + 1]
+    lengths = [
+        0,
+        1,
+        7,
+        63,
+        64,
+        240,
+        241,
+        255,
+        256,
+        1023,
+        1024,
+        1025,
+        1087,
+        1088,
+        1089,
+        leaf - 1,
+        leaf,
+        leaf + 1,
+    ]
     lengths += [leaf + 240, leaf + 241, 3 * leaf + 17, 5 * leaf, 9_000_001]
     offsets = [0, 1, 2, 3, 5, 8, 13, 15]
     base = torch.randint(0, 256, (9_000_001,), dtype=torch.uint8)

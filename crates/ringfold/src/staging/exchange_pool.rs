@@ -9,10 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Free areas that are kept. More operations may be in flight.
-const FREE_AREAS_MAX: usize = 8;
+const FREE_AREAS_MAX: usize = 16;
 
-/// The memories of a peer that are kept open: those of its operations in flight, and free ones.
-const OPEN_AREAS_MAX: usize = 32;
+/// The areas of a peer that are kept open, the most recently used. The driver frees an area when all have closed it.
+const OPEN_AREAS_MAX: usize = 24;
+
+/// The smallest step between the sizes of areas, so that tensors of similar size share them.
+const AREA_STEP_MIN: usize = 2 << 20;
 
 /// Areas of this peer that no operation uses, and opened areas of others.
 #[derive(Default)]
@@ -29,14 +32,14 @@ impl ExchangePool {
         let fitting = free.iter().enumerate().filter(|(_, a)| a.gpu() == *gpu && a.capacity() >= bytes);
         let best = fitting.min_by_key(|(_, area)| area.capacity()).map(|(index, _)| index);
         let found = best.map(|index| free.swap_remove(index));
+        if let Some(area) = found {
+            return Ok(AreaLease { pool: self, area: Some(area) });
+        }
         // A larger one replaces one that is too small.
-        let smaller = if found.is_none() { free.pop() } else { None };
+        let smaller = free.iter().position(|area| area.gpu() == *gpu).map(|index| free.swap_remove(index));
         drop(free);
         drop(smaller);
-        let area = match found {
-            Some(area) => area,
-            None => ExchangeArea::allocate(gpu, bytes)?,
-        };
+        let area = ExchangeArea::allocate(gpu, area_bytes(bytes))?;
         Ok(AreaLease { pool: self, area: Some(area) })
     }
 
@@ -59,21 +62,25 @@ impl ExchangePool {
                 continue;
             };
             let of_peer = opened.entry(*peer).or_default();
-            let area = match of_peer.iter().find(|(known, _)| *known == offer) {
-                Some((_, area)) => area.clone(),
-                None => {
-                    let area = Arc::new(PeerArea::open(&offer, gpu)?);
-                    if of_peer.len() >= OPEN_AREAS_MAX {
-                        of_peer.remove(0);
-                    }
-                    of_peer.push((offer, area.clone()));
-                    area
-                }
+            let known = of_peer.iter().position(|(known, _)| *known == offer);
+            let area = match known {
+                Some(index) => of_peer.remove(index).1,
+                None => Arc::new(PeerArea::open(&offer, gpu)?),
             };
+            of_peer.push((offer, area.clone()));
+            if of_peer.len() > OPEN_AREAS_MAX {
+                of_peer.remove(0);
+            }
             areas.push(Some(area));
         }
         Ok(areas)
     }
+}
+
+/// The capacity of an area for so many bytes: rounded up in steps of an eighth.
+fn area_bytes(bytes: usize) -> usize {
+    let step = (bytes.checked_next_power_of_two().unwrap_or(0) / 8).max(AREA_STEP_MIN);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
 /// An area in use.
@@ -98,5 +105,19 @@ impl Drop for AreaLease<'_> {
         if free.len() < FREE_AREAS_MAX {
             free.push(area);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_waste_at_most_a_quarter_above_the_smallest_step() {
+        for bytes in [1, 256 << 10, 2 << 20, (2 << 20) + 1, 100 << 20, 256 << 20, (1 << 30) + 1] {
+            let capacity = area_bytes(bytes);
+            assert!(capacity >= bytes && capacity <= bytes + (bytes / 4).max(AREA_STEP_MIN), "{bytes}");
+        }
+        assert_eq!(area_bytes(256 << 20), 256 << 20);
     }
 }
