@@ -67,6 +67,16 @@ for name, op, count in cases:
         for result in (into, on_device):
             same = torch.equal(result.cpu().view(torch.uint8), data.view(torch.uint8))
             assert same, f"{name} {op} {count} at {offset}: the bits differ from those of the host"
+for name, weight in [("float32", 0.3), ("bfloat16", 1.7), ("float16", 3.0), ("float64", 0.01)]:
+    data = (torch.randn(600_001, generator=chance) * 20).to(getattr(torch, name))
+    data[7] = float("nan") if number == 0 else 1.0
+    on_device, share = data.cuda(), weight * (number + 0.1)
+    before = sent()
+    comm.all_reduce(on_device, on_device, op=pccl.ReduceOp.AVG, weight=share)
+    assert sent() - before < 65536, f"{name}: {sent() - before} bytes went through the host"
+    comm.all_reduce(data, data, op=pccl.ReduceOp.AVG, weight=share)
+    differ = (on_device.cpu().view(torch.uint8) != data.view(torch.uint8)).sum()
+    assert differ == 0, f"weighted {name}: {differ} bytes differ from those of the host"
 print("same bits", flush=True)
 """
 )
@@ -335,3 +345,14 @@ def test_many_operations_in_flight_have_areas_of_their_own(master: str) -> None:
     with connected(master) as comms:
         in_threads(comms, body)
     assert threading.active_count() < 50
+
+
+def test_different_lengths_fail_and_change_nothing(master: str) -> None:
+    def body(comm: pccl.Communicator, number: int) -> None:
+        data = torch.full((300_000 + number,), 5.0, device="cuda")
+        with pytest.raises(pccl.PCCLError):
+            comm.all_reduce(data, data)
+        assert torch.equal(data.cpu(), torch.full((300_000 + number,), 5.0))
+
+    with connected(master) as comms:
+        in_threads(comms, body)

@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod offer;
 mod quantize;
+mod weight;
 
 pub use combine::CombineKernel;
 pub use exchange_area::{ExchangeArea, PeerArea};
@@ -19,6 +20,7 @@ pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
 pub use quantize::{QuantizeKernels, QuantizedChunk, QuantizedExchange, QuantizedSpecialisation};
+pub use weight::WeightKernels;
 
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;

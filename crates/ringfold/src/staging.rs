@@ -11,6 +11,7 @@ mod exchange_work;
 mod state;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 pub(crate) use exchange_pool::ExchangePool;
 pub(crate) use state::StagedState;

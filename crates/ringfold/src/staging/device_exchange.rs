@@ -5,8 +5,8 @@
 //! memory when the operation is committed. No kernel waits for another peer: the peers tell each other over
 //! their links when a stage is complete. If a peer dies the operation is aborted as any other.
 
-use super::Staging;
 use super::exchange_work::{self, ExchangeWork};
+use super::{Staging, weights};
 use crate::Error;
 use crate::all_reduce::ReduceInfo;
 use crate::device_group::element;
@@ -46,8 +46,7 @@ impl Staging {
     fn exchange_gpu(&self) -> Option<Gpu> {
         let descriptor = &self.descriptor;
         let has_kernel = element::operation(descriptor.op, descriptor.dtype).is_ok();
-        let is_possible = has_kernel && descriptor.weight.is_none() && !self.feedback;
-        if !is_possible || self.pair.0.len() < BYTES_MIN {
+        if !has_kernel || self.feedback || self.pair.0.len() < BYTES_MIN {
             return None;
         }
         Gpu::open(self.pair.0.ordinal()?).ok()
@@ -62,8 +61,13 @@ impl Staging {
         let area = lease.area();
         let work = ExchangeWork::start(self, plan, area).map_err(impossible)?;
 
-        self.tell(DeviceStage::Offered { memory: area.offer() })?;
-        let offers = self.stage(waiting, Driver::device_offers)?;
+        let memory = weights::append(&self.descriptor, area.offer());
+        self.tell(DeviceStage::Offered { memory })?;
+        let mut offers = self.stage(waiting, Driver::device_offers)?;
+        let sum_of_weights = weights::take_sum(&self.descriptor, plan, &mut offers);
+        if sum_of_weights.is_none() && self.descriptor.weight.is_some() {
+            return Err(impossible(CudaError::Argument("a peer has offered no weight".into())));
+        }
         let peers = pool.open(plan, offers, gpu).map_err(impossible)?;
         area.wait().map_err(impossible)?;
 
@@ -79,6 +83,7 @@ impl Staging {
             area.wait().map_err(broken)?;
         }
 
+        work.complete(sum_of_weights).and_then(|()| area.wait()).map_err(broken)?;
         let finish = |driver: &mut Driver| driver.finish_on_device(self.call, moved_bytes);
         self.engine.with_waiter(finish).map_err(NotExchanged::Failed)?;
         let ended = self.engine.wait_as(waiting, self.call);

@@ -1,13 +1,13 @@
 //! The device's part of an exchange between peers: which kernels run, and in which order.
 
-use super::Staging;
+use super::{Staging, weights};
 use crate::Error;
 use crate::device_group::element;
 use crate::device_plan::DevicePlan;
 use core::ops::Range;
 use ringfold_cuda::device_arena::{
     CombineKernel, ExchangeArea, KernelKind, PeerArea, QuantizeKernels, QuantizedChunk, QuantizedExchange,
-    QuantizedSpecialisation, Specialisation,
+    QuantizedSpecialisation, Specialisation, WeightKernels,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::{CudaError, DeviceMemory, default_cache};
@@ -23,7 +23,14 @@ const CHUNK_ALIGN: u64 = 16;
 /// The work of one operation in an area.
 pub(super) enum ExchangeWork<'a> {
     /// Elements are offered as they are.
-    Plain { area: &'a ExchangeArea, kernel: Arc<CombineKernel>, element_bytes: usize },
+    Plain {
+        area: &'a ExchangeArea,
+        kernel: Arc<CombineKernel>,
+        element_bytes: usize,
+        /// The elements of the tensor. A weighted average has one more: the sum of weights.
+        elements: u64,
+        weight: Option<Arc<WeightKernels>>,
+    },
     /// Integers are offered: the bytes of the own part, and of the others.
     Quantized { exchange: QuantizedExchange<'a>, own_bytes: u64, other_bytes: u64 },
 }
@@ -61,12 +68,27 @@ impl<'a> ExchangeWork<'a> {
             let own_bytes = own.map(|chunk| quantized_bytes(quantization, chunk.count.into())).sum();
             return Ok(Self::Quantized { exchange, own_bytes, other_bytes: wire_bytes - own_bytes });
         }
-        area.load(source, &staging.queued)?;
         let element = element::reduced(descriptor.dtype);
         let (name, element_bytes, kind) = (element.name, element.bytes, KernelKind::Combine);
+        let elements = (source.len() / descriptor.dtype.bytes()) as u64;
+        let weight = match descriptor.weight {
+            None => {
+                area.load(source, &staging.queued)?;
+                None
+            }
+            Some(weight) => {
+                let kernels = WeightKernels::load(&gpu, name, compiler, cache.as_deref())?;
+                let factor = weights::rounded(descriptor.dtype, weight.value());
+                kernels.scale(area, source, elements, factor, &staging.queued)?;
+                Some(kernels)
+            }
+        };
+        // The sum of products is divided once, by the sum of weights.
+        let op = if weight.is_some() { "Sum" } else { op };
         let specialisation = Specialisation { element: name, element_bytes, op, world, kind };
         let kernel = CombineKernel::load(&gpu, &specialisation, compiler, cache.as_deref())?;
-        Ok(Self::Plain { area, kernel, element_bytes: descriptor.dtype.bytes() })
+        let element_bytes = descriptor.dtype.bytes();
+        Ok(Self::Plain { area, kernel, element_bytes, elements, weight })
     }
 
     /// Whether the members have to wait for each other's parts. Of two peers that do not quantise each computes
@@ -87,12 +109,12 @@ impl<'a> ExchangeWork<'a> {
                 exchange.settle(source, &by_rank(peers))?;
                 Ok(own_bytes * (peers.len() as u64 - 1))
             }
-            Self::Plain { area, kernel, element_bytes } => {
+            Self::Plain { area, kernel, element_bytes, elements, .. } => {
                 let mut moved_bytes = 0;
                 let is_own = |rank: usize| rank == plan.me || !self.has_gather(plan);
                 for part in plan.parts.iter().filter(|part| is_own(part.rank)) {
                     let inputs: Vec<_> = part.order.iter().map(|rank| peers[*rank].as_deref()).collect();
-                    let range = bytes_of(&part.elements, *element_bytes);
+                    let range = bytes_of(&part.elements, *elements, *element_bytes);
                     moved_bytes += (range.len() * (inputs.len() - 1)) as u64;
                     area.fold(kernel, &inputs, range)?;
                 }
@@ -113,11 +135,11 @@ impl<'a> ExchangeWork<'a> {
                 exchange.decode(source, &by_rank(peers))?;
                 Ok(*other_bytes)
             }
-            Self::Plain { area, element_bytes, .. } => {
+            Self::Plain { area, element_bytes, elements, .. } => {
                 let mut moved_bytes = 0;
                 for part in &plan.parts {
                     if let Some(peer) = &peers[part.rank] {
-                        let range = bytes_of(&part.elements, *element_bytes);
+                        let range = bytes_of(&part.elements, *elements, *element_bytes);
                         moved_bytes += range.len() as u64;
                         area.gather(peer, range)?;
                     }
@@ -126,14 +148,25 @@ impl<'a> ExchangeWork<'a> {
             }
         }
     }
+
+    /// Queues what is left when all parts are there: the division of a weighted average.
+    pub(super) fn complete(&self, sum_of_weights: Option<f64>) -> Result<(), CudaError> {
+        match (self, sum_of_weights) {
+            (Self::Plain { area, elements, weight: Some(kernels), .. }, Some(by)) => {
+                kernels.divide(area, *elements, by)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn by_rank(peers: &PeerAreas) -> Vec<Option<&PeerArea>> {
     peers.iter().map(|peer| peer.as_deref()).collect()
 }
 
-fn bytes_of(elements: &Range<u64>, element_bytes: usize) -> Range<usize> {
-    elements.start as usize * element_bytes..elements.end as usize * element_bytes
+/// The bytes of a part; the sum of weights is not among them.
+fn bytes_of(part: &Range<u64>, elements: u64, element_bytes: usize) -> Range<usize> {
+    part.start.min(elements) as usize * element_bytes..part.end.min(elements) as usize * element_bytes
 }
 
 /// The chunks of a quantised tensor, and the bytes of their quantised form.
