@@ -82,8 +82,10 @@ impl Staging {
             moved_bytes += work.gather(plan, &peers, source).map_err(broken)?;
             area.wait().map_err(broken)?;
         }
+        if let Some(sum) = sum_of_weights {
+            work.divide(sum).and_then(|()| area.wait()).map_err(broken)?;
+        }
 
-        work.complete(sum_of_weights).and_then(|()| area.wait()).map_err(broken)?;
         let finish = |driver: &mut Driver| driver.finish_on_device(self.call, moved_bytes);
         self.engine.with_waiter(finish).map_err(NotExchanged::Failed)?;
         let ended = self.engine.wait_as(waiting, self.call);

@@ -149,11 +149,11 @@ impl<'a> ExchangeWork<'a> {
         }
     }
 
-    /// Queues what is left when all parts are there: the division of a weighted average.
-    pub(super) fn complete(&self, sum_of_weights: Option<f64>) -> Result<(), CudaError> {
-        match (self, sum_of_weights) {
-            (Self::Plain { area, elements, weight: Some(kernels), .. }, Some(by)) => {
-                kernels.divide(area, *elements, by)
+    /// Queues the division of a weighted average, when all parts are there.
+    pub(super) fn divide(&self, sum_of_weights: f64) -> Result<(), CudaError> {
+        match self {
+            Self::Plain { area, elements, weight: Some(kernels), .. } => {
+                kernels.divide(area, *elements, sum_of_weights)
             }
             _ => Ok(()),
         }
