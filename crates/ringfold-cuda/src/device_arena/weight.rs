@@ -66,10 +66,19 @@ impl WeightKernels {
         self.launch(&self.scale, area, [area.start(), source.address(), count, factor.to_bits()])
     }
 
-    /// Queues the division of the result of an area.
-    pub fn divide(&self, area: &ExchangeArea, count: u64, by: f64) -> Result<(), CudaError> {
-        let result = area.result_start();
-        self.launch(&self.divide, area, [result, result, count, by.to_bits()])
+    /// Queues the result of an area divided by a number as the content of a tensor, after the mark. The area stays as it is:
+    /// others may still read it.
+    pub fn divide(
+        &self,
+        area: &ExchangeArea,
+        target: &DeviceMemory,
+        count: u64,
+        by: f64,
+        after: &DefaultStreamMark,
+    ) -> Result<(), CudaError> {
+        area.check(0..target.len())?;
+        area.follow(target, after)?;
+        self.launch(&self.divide, area, [target.address(), area.result_start(), count, by.to_bits()])
     }
 
     fn launch(&self, kernel: &Function, area: &ExchangeArea, parameters: [u64; 4]) -> Result<(), CudaError> {

@@ -82,16 +82,13 @@ impl Staging {
             moved_bytes += work.gather(plan, &peers, source).map_err(broken)?;
             area.wait().map_err(broken)?;
         }
-        if let Some(sum) = sum_of_weights {
-            work.divide(sum).and_then(|()| area.wait()).map_err(broken)?;
-        }
 
         let finish = |driver: &mut Driver| driver.finish_on_device(self.call, moved_bytes);
         self.engine.with_waiter(finish).map_err(NotExchanged::Failed)?;
         let ended = self.engine.wait_as(waiting, self.call);
         ended.result.map_err(NotExchanged::Failed)?;
         // Committed: a failure from here on is this peer's alone.
-        let stored = area.store(target, &self.queued).and_then(|()| area.wait());
+        let stored = work.store(area, target, sum_of_weights, &self.queued).and_then(|()| area.wait());
         stored.map_err(|error| NotExchanged::Failed(error.into()))?;
         Ok(ended.info)
     }

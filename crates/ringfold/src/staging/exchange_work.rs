@@ -10,7 +10,7 @@ use ringfold_cuda::device_arena::{
     QuantizedSpecialisation, Specialisation, WeightKernels,
 };
 use ringfold_cuda::nvrtc::Compiler;
-use ringfold_cuda::{CudaError, DeviceMemory, default_cache};
+use ringfold_cuda::{CudaError, DefaultStreamMark, DeviceMemory, default_cache};
 use ringfold_kernels::wire_bytes;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
@@ -149,13 +149,19 @@ impl<'a> ExchangeWork<'a> {
         }
     }
 
-    /// Queues the division of a weighted average, when all parts are there.
-    pub(super) fn divide(&self, sum_of_weights: f64) -> Result<(), CudaError> {
-        match self {
-            Self::Plain { area, elements, weight: Some(kernels), .. } => {
-                kernels.divide(area, *elements, sum_of_weights)
+    /// Queues the copy of the committed result to the user's memory. That of a weighted average is divided on the way.
+    pub(super) fn store(
+        &self,
+        area: &ExchangeArea,
+        target: &DeviceMemory,
+        sum_of_weights: Option<f64>,
+        after: &DefaultStreamMark,
+    ) -> Result<(), CudaError> {
+        match (self, sum_of_weights) {
+            (Self::Plain { elements, weight: Some(kernels), .. }, Some(by)) => {
+                kernels.divide(area, target, *elements, by, after)
             }
-            _ => Ok(()),
+            _ => area.store(target, after),
         }
     }
 }
