@@ -46,10 +46,12 @@ impl Staging {
     fn exchange_gpu(&self) -> Option<Gpu> {
         let descriptor = &self.descriptor;
         let has_kernel = element::operation(descriptor.op, descriptor.dtype).is_ok();
-        if !has_kernel || self.feedback || self.pair.0.len() < BYTES_MIN {
+        let (source, target) = &self.pair;
+        let is_on_one_device = source.ordinal() == target.ordinal();
+        if !has_kernel || !is_on_one_device || self.feedback || source.len() < BYTES_MIN {
             return None;
         }
-        Gpu::open(self.pair.0.ordinal()?).ok()
+        Gpu::open(source.ordinal()?).ok()
     }
 
     fn exchange(&self, waiting: Waiting, gpu: &Gpu, plan: &DevicePlan) -> Result<ReduceInfo, NotExchanged> {
