@@ -399,6 +399,7 @@ impl Driver {
                 mesh.admit(description.id, &description.key, members);
                 description.members.iter().for_each(|member| mesh.expect_member(member));
                 self.directory.set_epoch(&description, mesh.visit_dialer());
+                self.device_ops.open_epoch(description.id);
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "cannot open an epoch");
                 }

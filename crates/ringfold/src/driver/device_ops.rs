@@ -113,6 +113,11 @@ impl DeviceOps {
         self.ops.remove(&op);
     }
 
+    /// An epoch is open: all operations of others are decided, or never were.
+    pub(super) fn open_epoch(&mut self, epoch: EpochId) {
+        self.ops.retain(|op, _| op.epoch == epoch);
+    }
+
     /// All operations of the epoch are decided.
     pub(super) fn close_epoch(&mut self, epoch: EpochId) {
         self.ops.retain(|op, _| op.epoch != epoch);
@@ -187,7 +192,12 @@ mod tests {
         assert_eq!(ops.run_on_host(OP), [B]);
         ops.close_epoch(epoch(2));
         assert_eq!(ops.offers(OP), Some(DeviceAnswer::OnHost));
+        ops.open_epoch(epoch(1));
+        assert_eq!(ops.offers(OP), Some(DeviceAnswer::OnHost));
         ops.close_epoch(epoch(1));
         assert_eq!(ops.offers(OP), Some(DeviceAnswer::Ended));
+        ops.hear(OP, B, offered(2));
+        ops.open_epoch(epoch(3));
+        assert_eq!(ops.offers(OP), Some(DeviceAnswer::Ended), "its epoch was never opened");
     }
 }
