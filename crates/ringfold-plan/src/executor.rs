@@ -256,11 +256,12 @@ impl<W: Workspace> Executor<W> {
             | LinkMessage::Fenced { op }
             | LinkMessage::Mismatch { op } => op.epoch,
             LinkMessage::Return { epoch, .. } => *epoch,
-            // These are for the driver of a fixed group.
+            // These are for the driver.
             LinkMessage::Ping
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
-            | LinkMessage::Note { .. } => return,
+            | LinkMessage::Note { .. }
+            | LinkMessage::Device { .. } => return,
         };
         let result = match self.epochs.get_mut(&of) {
             Some(epoch) => match epoch.rank(from) {
@@ -348,6 +349,14 @@ impl<W: Workspace> Executor<W> {
     pub fn awaits(&self, op: OpId) -> Vec<Rank> {
         let op = self.epochs.get(&op.epoch).and_then(|epoch| epoch.ops.get(&op));
         op.map_or_else(Vec::new, Op::awaits)
+    }
+
+    /// Whether an operation was decided, or its epoch closed.
+    pub fn is_decided(&self, op: OpId) -> bool {
+        match self.epochs.get(&op.epoch) {
+            Some(epoch) => epoch.is_decided(op),
+            None => self.epoch_history.is_past(op.epoch),
+        }
     }
 
     /// Whether a peer has sent frames of an operation that is not started here, or requested slots for it.

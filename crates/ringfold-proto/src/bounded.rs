@@ -6,7 +6,7 @@ use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, WaitingP
 use crate::descriptor::{Descriptor, Weight};
 use crate::epoch::{EpochDescription, Member};
 use crate::limits;
-use crate::link_message::LinkMessage;
+use crate::link_message::{DeviceStage, LinkMessage};
 use crate::message::{
     Answer, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Request, Resume, ToMaster, ToPeer,
 };
@@ -125,7 +125,13 @@ impl Bounded for LinkMessage {
             }
             Self::Abort { cause, .. } => check_cause(cause),
             Self::Note { text, .. } => check_text(text),
-            Self::Want { .. }
+            Self::Device { stage: DeviceStage::Offered { memory }, .. } => {
+                at_most("bytes of a memory offer", memory.len(), limits::MEMORY_OFFER_BYTES_MAX)
+            }
+            Self::Device {
+                stage: DeviceStage::Ready | DeviceStage::OnHost | DeviceStage::Folded, ..
+            }
+            | Self::Want { .. }
             | Self::Fenced { .. }
             | Self::Mismatch { .. }
             | Self::Ping

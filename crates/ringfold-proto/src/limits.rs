@@ -59,6 +59,9 @@ pub const CONTROL_BYTES_MAX: usize = 12 << 20;
 /// Bytes of one message on a data connection.
 pub const LINK_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
+/// The longest record by which a member offers device memory to others.
+pub const MEMORY_OFFER_BYTES_MAX: usize = 1024;
+
 /// Unacknowledged messages of a session. A peer that falls further behind is evicted.
 pub const OUTBOX_MAX: usize = 16_384;
 

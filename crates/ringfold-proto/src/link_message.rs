@@ -29,6 +29,22 @@ pub enum LinkMessage {
     Goodbye { epoch: EpochId },
     /// Fixed ranks: a text from one rank to another, independent of operations.
     Note { epoch: EpochId, topic: u64, text: String },
+    /// Members of one host: what the sender has done of `op` in the memory of its CUDA device.
+    Device { op: OpId, stage: DeviceStage },
+}
+
+/// A stage of an operation in device memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
+pub enum DeviceStage {
+    /// The sender's input will be in this memory, which the receiver may open.
+    Offered { memory: Vec<u8> },
+    /// The sender has opened the memory of all members, and its input is in its own.
+    Ready,
+    /// The sender runs the operation in host memory, and so must all.
+    OnHost,
+    /// The sender's part of the result is in its memory.
+    Folded,
 }
 
 impl LinkMessage {

@@ -3,6 +3,7 @@
 //! Accepts objects with the buffer protocol (numpy arrays, `array.array`, `bytearray`) or DLPack (torch, cupy, jax).
 //! Nothing is copied. A memoryview or a DLPack capsule keeps the bytes alive.
 
+use crate::cuda_compiler::add_search_dirs;
 use core::ffi::{CStr, c_void};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -160,6 +161,9 @@ impl Tensor {
 
     /// Memory of a device. The address tells which one.
     pub(crate) fn device_memory(&self, py: Python<'_>, name: &str) -> PyResult<DeviceMemory> {
+        // Kernels for it may have to be compiled.
+        static SEARCHED: PyOnceLock<()> = PyOnceLock::new();
+        SEARCHED.get_or_try_init(py, || add_search_dirs(py))?;
         let keeper = Box::new(self.keeper.as_ref().map(|keeper| keeper.clone_ref(py)));
         // SAFETY: the keeper keeps the allocation. What torch had queued on the tensor's stream was joined to the default
         // stream when the tensor was exported; the user orders what is queued later, as for `memory`.

@@ -4,6 +4,7 @@
 //! has one epoch after the other, a group of fixed ranks has one.
 
 use crate::all_reduce::HostBuffers;
+use crate::device_plan::DevicePlan;
 use crate::workspace::{ErrorFeedback, Pool, Residual, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
@@ -18,6 +19,7 @@ use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::Medium;
+use ringfold_plan::parts::Chunking;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
@@ -25,7 +27,7 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Tag};
-use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::Direction;
 use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
@@ -52,6 +54,8 @@ pub(crate) struct DataPlane {
     pool: Pool,
     /// Plans, by the network that they were chosen for; 0 is the epoch's.
     plans: HashMap<(EpochId, u64, Descriptor, Layout), Arc<Plan>>,
+    /// As `plans`, for operations in device memory; none for those that have to run in host memory.
+    device_plans: HashMap<(EpochId, u64, Descriptor), Option<Arc<DevicePlan>>>,
     /// The networks of tags that have another one than the epoch, and the shapes of the group with them.
     networks: HashMap<(EpochId, Tag), u64>,
     shapes: HashMap<(EpochId, u64), GroupShape>,
@@ -97,6 +101,8 @@ pub(crate) enum PlaneEvent {
     Goodbye { peer: PeerId },
     /// A note of a member of a group of fixed ranks.
     Note { peer: PeerId, topic: u64, text: String },
+    /// A member of an elastic run has reached a stage of an operation in device memory.
+    Device { peer: PeerId, op: OpId, stage: DeviceStage },
 }
 
 impl DataPlane {
@@ -108,6 +114,7 @@ impl DataPlane {
             medium: LinkMedium::default(),
             pool: Pool::default(),
             plans: HashMap::new(),
+            device_plans: HashMap::new(),
             networks: HashMap::new(),
             shapes: HashMap::new(),
             restores,
@@ -140,6 +147,7 @@ impl DataPlane {
         self.executor.close_epoch(epoch);
         self.medium.retire(epoch);
         self.plans.retain(|(of, ..), _| *of != epoch);
+        self.device_plans.retain(|(of, ..), _| *of != epoch);
         self.networks.retain(|(of, _), _| *of != epoch);
         self.shapes.retain(|(of, _), _| *of != epoch);
     }
@@ -309,6 +317,33 @@ impl DataPlane {
         self.medium.send(peer, LinkMessage::Note { epoch, topic, text });
     }
 
+    /// Tells a member which stage of an operation in device memory this one has reached.
+    pub(crate) fn send_stage(&mut self, peer: PeerId, op: OpId, stage: DeviceStage) {
+        self.medium.send(peer, LinkMessage::Device { op, stage });
+    }
+
+    /// What the members compute of an operation in device memory; none if it has to run in host memory.
+    pub(crate) fn device_plan(&mut self, op: OpId, descriptor: &Descriptor) -> Option<Arc<DevicePlan>> {
+        let membership = self.executor.membership(op.epoch)?;
+        let network = self.networks.get(&(op.epoch, op.tag)).copied().unwrap_or(0);
+        let key = (op.epoch, network, descriptor.shared());
+        if let Some(plan) = self.device_plans.get(&key) {
+            return plan.clone();
+        }
+        let shape = self.shapes.get(&(op.epoch, network)).unwrap_or(&membership.shape);
+        let parts = DevicePlan::of(descriptor, shape, &membership.tuning);
+        let plan = parts.map(|parts| {
+            let (members, me) = (membership.members.clone(), membership.me.index());
+            let chunk_elements = Chunking::of(descriptor, &membership.tuning).elements_max.into();
+            Arc::new(DevicePlan { members, me, parts, chunk_elements })
+        });
+        if self.device_plans.len() >= PLANS_MAX {
+            self.device_plans.clear();
+        }
+        self.device_plans.insert(key, plan.clone());
+        plan
+    }
+
     /// A member that has left is disconnected. What it sent can still be used.
     pub(crate) fn detach(&mut self, peer: PeerId) {
         self.unread.remove(&peer);
@@ -371,6 +406,11 @@ impl DataPlane {
                 Some(Received::Message(LinkMessage::Note { epoch, topic, text })) => {
                     if self.executor.membership(epoch).is_some() {
                         self.said.push_back(PlaneEvent::Note { peer: from, topic, text });
+                    }
+                }
+                Some(Received::Message(LinkMessage::Device { op, stage })) => {
+                    if !self.executor.is_decided(op) {
+                        self.said.push_back(PlaneEvent::Device { peer: from, op, stage });
                     }
                 }
                 Some(Received::Message(message)) => {

@@ -7,7 +7,7 @@
 //! element types and operations; memory and kernels are in `ringfold_cuda::device_arena`.
 
 mod agreement;
-mod element;
+pub(crate) mod element;
 mod folds;
 mod launch_queue;
 mod registrar;

@@ -2,10 +2,13 @@
 //!
 //! Nothing here waits: [`Driver::turn`] does what can be done, and the engine waits for sockets and time.
 
+mod device_ops;
+mod device_path;
 mod directory;
 mod measured_links;
 mod worker_report;
 
+pub(crate) use device_ops::DeviceAnswer;
 pub(crate) use directory::Directory;
 pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
@@ -15,6 +18,7 @@ use crate::relay::VolunteerRelay;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
+use device_ops::DeviceOps;
 use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
@@ -55,6 +59,9 @@ pub(crate) struct Driver {
     /// Counts the threads that answer probes.
     answering: Arc<()>,
     relay: VolunteerRelay,
+    device_ops: DeviceOps,
+    /// Whether a stage of an operation in device memory may have been reached since the last report.
+    has_device_news: bool,
 }
 
 /// A collective that has not ended.
@@ -73,6 +80,8 @@ enum Held {
     Lent,
     /// Being copied from a device; and the operation to start then, if the machine has asked for it.
     Coming(Option<(OpId, Descriptor)>),
+    /// In device memory, where the operation is complete.
+    OnDevice(OpId),
     /// They cannot be had.
     Never,
 }
@@ -113,6 +122,8 @@ impl Driver {
             ended: Vec::new(),
             answering: Arc::default(),
             relay: VolunteerRelay::default(),
+            device_ops: DeviceOps::default(),
+            has_device_news: false,
         }
     }
 
@@ -335,6 +346,7 @@ impl Driver {
                     reduction.buffers = Held::Here(buffers);
                 }
                 self.started.remove(&op);
+                self.device_ops.end(op);
                 self.machine.handle_op_released(op);
                 self.report_links();
             }
@@ -355,6 +367,7 @@ impl Driver {
             }
             // Only groups of fixed ranks send these.
             PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
+            PlaneEvent::Device { peer, op, stage } => self.hear_stage(peer, op, stage),
             PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");
                 self.machine.handle_link_lost(now, peer);
@@ -386,20 +399,35 @@ impl Driver {
                 mesh.admit(description.id, &description.key, members);
                 description.members.iter().for_each(|member| mesh.expect_member(member));
                 self.directory.set_epoch(&description, mesh.visit_dialer());
+                self.device_ops.open_epoch(description.id);
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "cannot open an epoch");
                 }
             }
-            PeerAction::CloseEpoch(epoch) => self.plane.close_epoch(epoch),
+            PeerAction::CloseEpoch(epoch) => {
+                self.device_ops.close_epoch(epoch);
+                self.plane.close_epoch(epoch);
+            }
             PeerAction::StartOp { op, call, descriptor, network } => {
                 if let Some(network) = network {
                     self.plane.use_network(op, &network);
                 }
                 self.start_op(now, op, call, descriptor);
             }
-            PeerAction::CommitOp(op) => self.plane.commit(op),
-            PeerAction::AbortOp(op) => self.abort_op(op),
-            PeerAction::SkipOp(op) => self.plane.skip(op),
+            PeerAction::CommitOp(op) => {
+                if !self.release_if_not_in_executor(op) {
+                    self.plane.commit(op);
+                }
+            }
+            PeerAction::AbortOp(op) => {
+                if !self.release_if_not_in_executor(op) {
+                    self.plane.abort(op);
+                }
+            }
+            PeerAction::SkipOp(op) => {
+                self.device_ops.end(op);
+                self.plane.skip(op);
+            }
             PeerAction::Probe { probe, peer, addresses, epoch, key } => {
                 self.probe(probe, peer, addresses, epoch, &key);
             }
@@ -425,6 +453,7 @@ impl Driver {
                     Ok(()) => {
                         self.started.insert(op, Instant::now());
                         self.by_op.insert(op, call);
+                        self.tell_on_host(op);
                     }
                     Err((why, buffers)) => {
                         tracing::error!(%op, why, "cannot start an operation");
@@ -433,8 +462,11 @@ impl Driver {
                     }
                 }
             }
-            Held::Coming(_) => reduction.buffers = Held::Coming(Some((op, descriptor))),
-            Held::Lent | Held::Never => self.refuse_op(op),
+            Held::Coming(_) => {
+                reduction.buffers = Held::Coming(Some((op, descriptor)));
+                self.has_device_news = true;
+            }
+            Held::Lent | Held::OnDevice(_) | Held::Never => self.refuse_op(op),
         }
     }
 
@@ -449,19 +481,6 @@ impl Driver {
     fn refuse_op(&mut self, op: OpId) {
         self.plane.skip(op);
         self.machine.handle_op_refused(op);
-    }
-
-    fn abort_op(&mut self, op: OpId) {
-        let waits = |r: &&mut Reduction| matches!(r.buffers, Held::Coming(Some((of, _))) if of == op);
-        match self.reductions.values_mut().find(waits) {
-            None => self.plane.abort(op),
-            Some(reduction) => {
-                // The executor does not have it, and has nothing to release.
-                reduction.buffers = Held::Never;
-                self.plane.skip(op);
-                self.machine.handle_op_released(op);
-            }
-        }
     }
 
     fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
@@ -523,6 +542,9 @@ impl Drive for Driver {
 
     fn report(&mut self, outcomes: &mut Outcomes<Ended>) {
         self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
+        if core::mem::take(&mut self.has_device_news) {
+            outcomes.notify();
+        }
     }
 
     fn has_input(&self) -> bool {

@@ -10,6 +10,7 @@ mod communicator;
 mod control;
 mod data_plane;
 mod device_group;
+mod device_plan;
 mod driver;
 mod element;
 mod engine;

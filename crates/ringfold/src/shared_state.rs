@@ -1,10 +1,12 @@
 //! Shared state: tensors that the peers of a group keep equal.
 
 mod hashing;
+mod tensor_content;
 
 #[cfg(test)]
 pub(crate) use hashing::hash_slices;
 pub(crate) use hashing::{TensorBytes, hash_all};
+pub(crate) use tensor_content::TensorContent;
 
 use crate::error::invalid;
 use crate::{Element, Error};
@@ -131,6 +133,13 @@ impl StateMemory {
         }
     }
 
+    pub(crate) fn on_host(&self) -> Option<&Memory> {
+        match self {
+            Self::Host(memory) => Some(memory),
+            Self::Device(_) => None,
+        }
+    }
+
     pub(crate) fn on_device(&self) -> Option<&DeviceMemory> {
         match self {
             Self::Host(_) => None,
@@ -152,10 +161,10 @@ impl From<DeviceMemory> for StateMemory {
 }
 
 #[derive(Debug)]
-pub(crate) struct HostTensor {
+pub(crate) struct SyncedTensor {
     pub(crate) key: String,
     pub(crate) dtype: DType,
-    pub(crate) memory: Memory,
+    pub(crate) content: TensorContent,
 }
 
 /// Checks the number of tensors, their keys and lengths.

@@ -1,19 +1,24 @@
-//! All-reduces of CUDA device memory, staged through pinned host memory.
+//! All-reduces of CUDA device memory: between peers of one host in device memory, otherwise staged through pinned host
+//! memory.
 //!
 //! The operation is in flight from its launch on: its tag is taken and votes include it. Its data plane starts when the
 //! input has been downloaded. The result is uploaded only if the operation succeeded, so a failure leaves the device
 //! memory unchanged.
 
+mod device_exchange;
+mod exchange_pool;
+mod exchange_work;
 mod state;
 #[cfg(test)]
 mod tests;
+mod weights;
 
+pub(crate) use exchange_pool::ExchangePool;
 pub(crate) use state::StagedState;
 
 use crate::Error;
 use crate::all_reduce::{Buffers, DevicePair, HostBuffers, ReduceInfo};
-use crate::driver::Ended;
-use crate::engine::Engine;
+use crate::engine::{Engine, Waiting};
 use crate::limits::STAGING_STACK_BYTES;
 use crate::work::WorkEnd;
 use parking_lot::{Condvar, Mutex};
@@ -28,6 +33,9 @@ use std::time::Instant;
 pub(crate) struct Staging {
     engine: Arc<Engine>,
     call: CallId,
+    descriptor: Descriptor,
+    /// Whether its quantisation error is carried over.
+    feedback: bool,
     pair: DevicePair,
     queued: DefaultStreamMark,
 }
@@ -43,12 +51,12 @@ impl Staging {
     ) -> Result<Self, Error> {
         let queued = DefaultStreamMark::record([&pair.0, &pair.1])?;
         let call = engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, None))??;
-        Ok(Self { engine: engine.clone(), call, pair, queued })
+        Ok(Self { engine: engine.clone(), call, descriptor, feedback, pair, queued })
     }
 
     /// Runs on the caller's thread; its waits can be cancelled.
     pub(crate) fn run_blocking(self) -> WorkEnd {
-        self.run(Engine::wait)
+        self.run(Waiting::Cancellable)
     }
 
     /// Runs on a new thread.
@@ -57,7 +65,7 @@ impl Staging {
         let outcome = Arc::new(StagedOutcome::default());
         let shared = outcome.clone();
         let work = move || {
-            let end = catch_unwind(AssertUnwindSafe(|| self.run(Engine::wait_to_the_end)));
+            let end = catch_unwind(AssertUnwindSafe(|| self.run(Waiting::ToTheEnd)));
             *shared.end.lock() = Some(end.unwrap_or_else(|_| WorkEnd {
                 result: Err(Error::Internal("staging an all-reduce panicked".into())),
                 buffers: None,
@@ -74,20 +82,23 @@ impl Staging {
         Ok(StagedWork { engine, outcome })
     }
 
-    fn run(self, wait: fn(&Engine, CallId) -> Ended) -> WorkEnd {
-        let result = self.reduce(wait);
+    fn run(self, waiting: Waiting) -> WorkEnd {
+        let result = self.reduce(waiting);
         let (source, target) = self.pair;
         WorkEnd { result, buffers: Some(Buffers::Device { source, target }) }
     }
 
-    fn reduce(&self, wait: fn(&Engine, CallId) -> Ended) -> Result<ReduceInfo, Error> {
+    fn reduce(&self, waiting: Waiting) -> Result<ReduceInfo, Error> {
+        if let Some(info) = self.reduce_on_device(waiting)? {
+            return Ok(info);
+        }
         let (buffers, failure) = match self.download() {
             Ok(buffers) => (Some(buffers), None),
             Err(error) => (None, Some(error)),
         };
         // If the engine has failed, the wait reports it.
         let _ = self.engine.with_waiter(|driver| driver.supply(self.call, buffers));
-        let ended = wait(&self.engine, self.call);
+        let ended = self.engine.wait_as(waiting, self.call);
         if let Some(error) = failure {
             return Err(error.into());
         }

@@ -15,7 +15,7 @@ mod serve;
 mod tests;
 mod wire;
 
-use crate::shared_state::HostTensor;
+use crate::shared_state::{SyncedTensor, TensorContent};
 use core::time::Duration;
 use fetch::Fetch;
 use part::{Part, cut};
@@ -78,7 +78,7 @@ struct Tensor {
 
 enum Content {
     /// As it was when the call was made.
-    Own(Arc<Memory>),
+    Own(Arc<TensorContent>),
     /// Being replaced by the elected content. During a fetch, the fetch has the parts.
     Replaced { target: u128, parts: Vec<Part> },
 }
@@ -95,7 +95,7 @@ impl Transfer {
     ///
     /// # Panics
     /// If there are not as many hashes as tensors.
-    pub(crate) fn new(tensors: Vec<HostTensor>, hashes: Vec<u128>, connect: Connect, done: Done) -> Self {
+    pub(crate) fn new(tensors: Vec<SyncedTensor>, hashes: Vec<u128>, connect: Connect, done: Done) -> Self {
         assert_eq!(tensors.len(), hashes.len(), "each tensor has a hash");
         let counts = Arc::new(Counts::default());
         let tensors =
@@ -197,11 +197,11 @@ impl Drop for Transfer {
 }
 
 impl Tensor {
-    fn new(tensor: HostTensor, hash: u128) -> Self {
-        let HostTensor { key, dtype, memory } = tensor;
-        let bytes = memory.len();
+    fn new(tensor: SyncedTensor, hash: u128) -> Self {
+        let SyncedTensor { key, dtype, content } = tensor;
+        let bytes = content.len();
         let count = (bytes / dtype.bytes()) as u64;
-        Self { key, dtype, count, bytes, hash, content: Content::Own(Arc::new(memory)) }
+        Self { key, dtype, count, bytes, hash, content: Content::Own(Arc::new(content)) }
     }
 
     /// Adds its parts to those to be fetched. Returns whether it can be overwritten.
@@ -218,14 +218,21 @@ impl Tensor {
                 let fresh = |part: Part| if earlier == target { part } else { part.emptied() };
                 parts.into_iter().map(fresh).collect()
             }
-            Content::Own(memory) => match Arc::try_unwrap(memory) {
-                Ok(memory) => cut(entry, memory, part_bytes),
-                Err(shared) => {
-                    tracing::error!("entry {:?} is still being served", self.key);
-                    self.content = Content::Own(shared);
-                    return false;
+            Content::Own(content) => {
+                let target = Arc::try_unwrap(content)
+                    .map_err(|shared| (shared, "it is still being served".to_owned()))
+                    .and_then(|own| {
+                        own.into_target().map_err(|(own, error)| (Arc::new(own), error.to_string()))
+                    });
+                match target {
+                    Ok(memory) => cut(entry, memory, part_bytes),
+                    Err((own, why)) => {
+                        tracing::error!("failed to replace entry {:?}: {why}", self.key);
+                        self.content = Content::Own(own);
+                        return false;
+                    }
                 }
-            },
+            }
         };
         wanted.insert(entry, parts);
         true
@@ -233,8 +240,8 @@ impl Tensor {
 
     /// The entry for other peers, if it is unchanged since the call was made.
     fn held_entry(&self) -> Option<(String, HeldEntry)> {
-        let Content::Own(memory) = &self.content else { return None };
-        let (dtype, count, hash, memory) = (self.dtype, self.count, self.hash, memory.clone());
-        Some((self.key.clone(), HeldEntry { dtype, count, hash, memory }))
+        let Content::Own(content) = &self.content else { return None };
+        let (dtype, count, hash, content) = (self.dtype, self.count, self.hash, content.clone());
+        Some((self.key.clone(), HeldEntry { dtype, count, hash, content }))
     }
 }

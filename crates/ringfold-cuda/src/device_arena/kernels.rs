@@ -5,22 +5,23 @@ use crate::error::CudaError;
 use crate::function::Function;
 use crate::gpu::Gpu;
 use crate::headers;
+use crate::kernel_image;
 use crate::module::Module;
 use crate::nvrtc::{CompileRequest, Compiler};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-const HEADERS: &[(&str, &str)] = &[
+pub(super) const HEADERS: &[(&str, &str)] = &[
     ("access.cuh", include_str!("../../kernels/access.cuh")),
     ("arena.cuh", include_str!("../../kernels/arena.cuh")),
     ("element.cuh", include_str!("../../kernels/element.cuh")),
 ];
 
 /// No fused multiply-add: results must be bit-identical to those of the CPU kernels.
-const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+pub(super) const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
 
 /// What a kernel does with the operands of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,6 +36,8 @@ pub enum KernelKind {
     Transfer,
     /// Signals of windows.
     Window,
+    /// One rank folds the operands of all, without waiting for anybody.
+    Combine,
 }
 
 impl KernelKind {
@@ -44,6 +47,7 @@ impl KernelKind {
             Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
             Self::Transfer => ("transfer.cu", include_str!("../../kernels/transfer.cu")),
             Self::Window => ("window.cu", include_str!("../../kernels/window.cu")),
+            Self::Combine => ("combine.cu", include_str!("../../kernels/combine.cu")),
         }
     }
 
@@ -52,6 +56,7 @@ impl KernelKind {
             Self::AllReduce | Self::Fold | Self::Move => &["ringfold_small", "ringfold_bulk"],
             Self::Transfer => &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull"],
             Self::Window => &["ringfold_signal", "ringfold_wait"],
+            Self::Combine => &["ringfold_combine"],
         }
     }
 }
@@ -130,12 +135,6 @@ impl FoldKernels {
 impl Specialisation {
     /// Returns the code for an architecture, from the cache or compiled.
     pub fn image(&self, arch: &str, compiler: &Compiler, cache: Option<&Path>) -> Result<Vec<u8>, CudaError> {
-        let file = cache.map(|folder| folder.join(self.file_name(arch, compiler.version())));
-        if let Some(image) = file.as_ref().and_then(|file| std::fs::read(file).ok())
-            && image.starts_with(b"\x7fELF")
-        {
-            return Ok(image);
-        }
         let options: Vec<String> = OPTIONS.iter().map(|option| (*option).to_owned()).collect();
         let defines = self.macros();
         let (name, source) = self.kind.source();
@@ -148,12 +147,7 @@ impl Specialisation {
             headers: HEADERS,
             options: &options,
         };
-        let image = compiler.compile(&request).map_err(|error| CudaError::Unsupported(error.to_string()))?;
-        if let Some(file) = file {
-            // Failing to write the cache is not an error.
-            let _ = write_atomically(&file, &image);
-        }
-        Ok(image)
+        kernel_image::load(&request, &self.file_name(arch, compiler.version()), compiler, cache)
     }
 
     fn macros(&self) -> Vec<(String, String)> {
@@ -177,21 +171,10 @@ impl Specialisation {
             KernelKind::Move => "move".to_owned(),
             KernelKind::Transfer => "transfer".to_owned(),
             KernelKind::Window => "window".to_owned(),
+            KernelKind::Combine => format!("combine-{op}"),
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
     }
-}
-
-/// Writes a file such that others see it whole or not at all.
-fn write_atomically(file: &Path, image: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let mut name = file.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    std::fs::write(&fresh, image)?;
-    std::fs::rename(&fresh, file)
 }
 
 #[cfg(test)]

@@ -250,7 +250,8 @@ impl<W: Workspace> Epoch<W> {
             LinkMessage::Ping
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
-            | LinkMessage::Note { .. } => {}
+            | LinkMessage::Note { .. }
+            | LinkMessage::Device { .. } => {}
         }
         Ok(())
     }

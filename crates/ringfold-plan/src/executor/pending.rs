@@ -63,7 +63,8 @@ impl Pending {
             | LinkMessage::Ping
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
-            | LinkMessage::Note { .. } => {}
+            | LinkMessage::Note { .. }
+            | LinkMessage::Device { .. } => {}
         }
         Ok(())
     }

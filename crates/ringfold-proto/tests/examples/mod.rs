@@ -14,7 +14,7 @@ use ringfold_proto::hello::{
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag,
 };
-use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
     Resume, RoundNumbers, ToMaster, ToPeer,
@@ -149,6 +149,8 @@ examples! {
         LinkMessage::Abort { epoch: EPOCH, cause: Cause::Timeout { waited_for: vec![named(B)] } };
     "goodbye", LinkMessage::Goodbye { .. } => LinkMessage::Goodbye { epoch: EPOCH };
     "note", LinkMessage::Note { .. } => LinkMessage::Note { epoch: EPOCH, topic: 300, text: "meet here".into() };
+    "device", LinkMessage::Device { .. } =>
+        LinkMessage::Device { op: OP, stage: DeviceStage::Offered { memory: vec![1, 2, 254] } };
 } }
 
 examples! { causes: Cause {

@@ -11,7 +11,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag};
 use ringfold_proto::limits;
-use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
     Resume, RoundNumbers, ToMaster, ToPeer,
@@ -120,7 +120,7 @@ impl MessageGenerator<'_> {
 
     /// A message on a data connection.
     pub fn link(&mut self) -> LinkMessage {
-        match self.below(9) {
+        match self.below(10) {
             0 => LinkMessage::Grant { op: self.op(), slots: self.list(300, |d| d.u32() as u16) },
             1 => LinkMessage::Want { op: self.op() },
             2 => LinkMessage::Return { epoch: self.epoch(), slots: self.list(300, |d| d.u32() as u16) },
@@ -129,7 +129,17 @@ impl MessageGenerator<'_> {
             5 => LinkMessage::Abort { epoch: self.epoch(), cause: self.cause() },
             6 => LinkMessage::Goodbye { epoch: self.epoch() },
             7 => LinkMessage::Note { epoch: self.epoch(), topic: self.u64(), text: self.text(200) },
+            8 => LinkMessage::Device { op: self.op(), stage: self.device_stage() },
             _ => LinkMessage::Ping,
+        }
+    }
+
+    fn device_stage(&mut self) -> DeviceStage {
+        match self.below(4) {
+            0 => DeviceStage::Offered { memory: self.list(300, |d| d.u32() as u8) },
+            1 => DeviceStage::Ready,
+            2 => DeviceStage::OnHost,
+            _ => DeviceStage::Folded,
         }
     }
 

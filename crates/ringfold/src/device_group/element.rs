@@ -6,14 +6,14 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct KernelElement {
-    pub(super) name: &'static str,
-    pub(super) bytes: usize,
+pub(crate) struct KernelElement {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: usize,
     /// Kernel elements per element of the data type: 2 for complex numbers.
-    pub(super) parts: u64,
+    pub(crate) parts: u64,
 }
 
-pub(super) fn reduced(dtype: DType) -> KernelElement {
+pub(crate) fn reduced(dtype: DType) -> KernelElement {
     let (name, parts) = match dtype {
         DType::U8 => ("U8", 1),
         DType::I8 => ("I8", 1),
@@ -44,7 +44,7 @@ pub(super) fn moved(dtype: DType) -> KernelElement {
     KernelElement { name, bytes, parts: (dtype.bytes() / bytes) as u64 }
 }
 
-pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Error> {
+pub(crate) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Error> {
     if !op.supports(dtype) {
         return Err(invalid!("unsupported reduction {op} for {dtype}"));
     }

@@ -428,8 +428,8 @@ impl GroupDriver {
             PlaneEvent::Visitor { peer, purpose: Purpose::Window, connection } => {
                 self.windows.receive(peer, connection);
             }
-            // Groups have no shared state and no probes.
-            PlaneEvent::Visitor { .. } => {}
+            // Groups have no shared state, no probes, and device groups of their own.
+            PlaneEvent::Visitor { .. } | PlaneEvent::Device { .. } => {}
             PlaneEvent::Mismatch { op, peer } => {
                 let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
                 if let Some(rank) = self.description.rank_of(peer) {

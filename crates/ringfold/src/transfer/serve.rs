@@ -1,13 +1,13 @@
-//! Serving: sends requested content directly from user memory.
+//! Serving: sends requested content directly from user memory, or from a copy of device memory.
 
 use super::Counts;
 use super::active_connections::ActiveConnections;
 use super::limits::{ASSIGNMENT_WAIT_MAX, IDLE_MAX, SERVED_MAX, STRIDE_BYTES, UNREAD_MAX};
 use super::wire::{Header, Request};
+use crate::shared_state::TensorContent;
 use core::ops::Range;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::connection::BlockingConnection;
-use ringfold_fabric::memory::Memory;
 use ringfold_kernels::LEAF_BYTES;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::PeerId;
@@ -39,7 +39,7 @@ pub(super) struct HeldEntry {
     pub(super) dtype: DType,
     pub(super) count: u64,
     pub(super) hash: u128,
-    pub(super) memory: Arc<Memory>,
+    pub(super) content: Arc<TensorContent>,
 }
 
 impl Serving {
@@ -92,7 +92,9 @@ impl Serving {
         let mut requests = BufReader::new(stream);
         while let Some(request) = Request::read(&mut requests)? {
             match self.find(&request)? {
-                Some((memory, range)) => self.send(stream, &memory.as_slice()[range])?,
+                Some((content, range)) => {
+                    self.send(stream, content.read(range).map_err(io::Error::other)?)?;
+                }
                 None => {
                     tracing::debug!("{peer} requested {:?}, which is not held here", request.key);
                     (&mut &*stream).write_all(&Header::NotHeld.encode())?;
@@ -103,7 +105,7 @@ impl Serving {
     }
 
     /// The requested bytes, if they are held here.
-    fn find(&self, request: &Request) -> io::Result<Option<(Arc<Memory>, Range<usize>)>> {
+    fn find(&self, request: &Request) -> io::Result<Option<(Arc<TensorContent>, Range<usize>)>> {
         let mut held = self.held.lock();
         let end = Instant::now() + ASSIGNMENT_WAIT_MAX;
         while let HeldEntries::Unknown = *held {
@@ -115,8 +117,8 @@ impl Serving {
             return Err(io::Error::other("the transfer has ended"));
         };
         let Some(held_entry) = entries.get(&request.key).filter(|h| h.is(request)) else { return Ok(None) };
-        let range = leaf_range(held_entry.memory.len(), request.first_leaf, request.leaves);
-        Ok(range.map(|range| (held_entry.memory.clone(), range)))
+        let range = leaf_range(held_entry.content.len(), request.first_leaf, request.leaves);
+        Ok(range.map(|range| (held_entry.content.clone(), range)))
     }
 
     fn send(&self, stream: &BlockingConnection, bytes: &[u8]) -> io::Result<()> {

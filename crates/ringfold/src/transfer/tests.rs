@@ -2,7 +2,7 @@
 
 use super::wire::{Header, Request};
 use super::{Connect, Done, Moved, Transfer};
-use crate::shared_state::{HostTensor, hash_slices};
+use crate::shared_state::{SyncedTensor, hash_slices};
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend_all_mut};
@@ -33,8 +33,12 @@ fn entries(sizes: &[usize], seed: u32) -> Entries {
     sizes.iter().enumerate().map(|(i, s)| (0..*s).map(|n| (noise(n, i) >> 13) as u8).collect()).collect()
 }
 
-fn tensors(memories: Vec<Memory>) -> Vec<HostTensor> {
-    let tensor = |(i, memory)| HostTensor { key: format!("entry {i}"), dtype: DType::U8, memory };
+fn tensors(memories: Vec<Memory>) -> Vec<SyncedTensor> {
+    let tensor = |(i, memory): (usize, Memory)| SyncedTensor {
+        key: format!("entry {i}"),
+        dtype: DType::U8,
+        content: memory.into(),
+    };
     memories.into_iter().enumerate().map(tensor).collect()
 }
 

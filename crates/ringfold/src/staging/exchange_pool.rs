@@ -1,0 +1,123 @@
+//! The device memory that a peer offers to others of its host, and what it has opened of theirs.
+
+use crate::device_plan::DevicePlan;
+use parking_lot::Mutex;
+use ringfold_cuda::device_arena::{ExchangeArea, PeerArea};
+use ringfold_cuda::{CudaError, Gpu};
+use ringfold_proto::id::PeerId;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Free areas that are kept. More operations may be in flight.
+const FREE_AREAS_MAX: usize = 16;
+
+/// The areas of a peer that are kept open, the most recently used. The driver frees an area when all have closed it.
+const OPEN_AREAS_MAX: usize = 24;
+
+/// The smallest step between the sizes of areas, so that tensors of similar size share them.
+const AREA_STEP_MIN: usize = 2 << 20;
+
+/// Areas of this peer that no operation uses, and opened areas of others.
+#[derive(Default)]
+pub(crate) struct ExchangePool {
+    free: Mutex<Vec<ExchangeArea>>,
+    /// By peer and offer.
+    opened: Mutex<HashMap<PeerId, Vec<(Vec<u8>, Arc<PeerArea>)>>>,
+}
+
+impl ExchangePool {
+    /// Takes an area for `bytes`, which is returned when the lease is dropped.
+    pub(super) fn take(&self, gpu: &Gpu, bytes: usize) -> Result<AreaLease<'_>, CudaError> {
+        let mut free = self.free.lock();
+        let fitting = free.iter().enumerate().filter(|(_, a)| a.gpu() == *gpu && a.capacity() >= bytes);
+        let best = fitting.min_by_key(|(_, area)| area.capacity()).map(|(index, _)| index);
+        let found = best.map(|index| free.swap_remove(index));
+        if let Some(area) = found {
+            return Ok(AreaLease { pool: self, area: Some(area) });
+        }
+        // A larger one replaces one that is too small.
+        let smaller = free.iter().position(|area| area.gpu() == *gpu).map(|index| free.swap_remove(index));
+        drop(free);
+        drop(smaller);
+        let area = ExchangeArea::allocate(gpu, area_bytes(bytes))?;
+        Ok(AreaLease { pool: self, area: Some(area) })
+    }
+
+    /// Opens the areas that the other members of a plan have offered; none in place of the own one. What is open of peers
+    /// that are no members is closed.
+    pub(super) fn open(
+        &self,
+        plan: &DevicePlan,
+        offers: Vec<Vec<u8>>,
+        gpu: &Gpu,
+    ) -> Result<Vec<Option<Arc<PeerArea>>>, CudaError> {
+        let mut opened = self.opened.lock();
+        opened.retain(|peer, _| plan.members.contains(peer));
+        let mut offers = offers.into_iter();
+        let mut areas = Vec::with_capacity(plan.members.len());
+        for (rank, peer) in plan.members.iter().enumerate() {
+            let offer = if rank == plan.me { None } else { offers.next() };
+            let Some(offer) = offer else {
+                areas.push(None);
+                continue;
+            };
+            let of_peer = opened.entry(*peer).or_default();
+            let known = of_peer.iter().position(|(known, _)| *known == offer);
+            let area = match known {
+                Some(index) => of_peer.remove(index).1,
+                None => Arc::new(PeerArea::open(&offer, gpu)?),
+            };
+            of_peer.push((offer, area.clone()));
+            if of_peer.len() > OPEN_AREAS_MAX {
+                of_peer.remove(0);
+            }
+            areas.push(Some(area));
+        }
+        Ok(areas)
+    }
+}
+
+/// The capacity of an area for so many bytes: rounded up in steps of an eighth.
+fn area_bytes(bytes: usize) -> usize {
+    let step = (bytes.checked_next_power_of_two().unwrap_or(0) / 8).max(AREA_STEP_MIN);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
+/// An area in use.
+pub(super) struct AreaLease<'a> {
+    pool: &'a ExchangePool,
+    /// None only while it is dropped.
+    area: Option<ExchangeArea>,
+}
+
+impl AreaLease<'_> {
+    pub(super) fn area(&self) -> &ExchangeArea {
+        self.area.as_ref().expect("it is there until the lease is dropped")
+    }
+}
+
+impl Drop for AreaLease<'_> {
+    fn drop(&mut self) {
+        let Some(area) = self.area.take() else { return };
+        // Nothing may read or write the user's memory from here on.
+        area.drain();
+        let mut free = self.pool.free.lock();
+        if free.len() < FREE_AREAS_MAX {
+            free.push(area);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_waste_at_most_a_quarter_above_the_smallest_step() {
+        for bytes in [1, 256 << 10, 2 << 20, (2 << 20) + 1, 100 << 20, 256 << 20, (1 << 30) + 1] {
+            let capacity = area_bytes(bytes);
+            assert!(capacity >= bytes && capacity <= bytes + (bytes / 4).max(AREA_STEP_MIN), "{bytes}");
+        }
+        assert_eq!(area_bytes(256 << 20), 256 << 20);
+    }
+}
