@@ -35,24 +35,26 @@ struct Shared {
 __device__ bool run_direct(const Params& p, Shared& shared, u32& epoch) {
     u64 first = u64(blockIdx.x) * THREADS + threadIdx.x;
     fold_range<WORLD, WORLD>(shared.sources, shared.targets, p.fold_count * sizeof(Raw), first, u64(gridDim.x) * THREADS);
-    return barrier(p.links, ++epoch);
+    return p.links.phase != WHOLE || barrier(p.links, ++epoch);
 }
 
-// Through the staging areas. Each block has its own chunk of each area, and handles every gridDim-th chunk of the data.
+// Through the staging areas. Each block has its own chunk of each area, and handles every so-many-th chunk of the data.
 // Rank r folds the r-th piece of each chunk.
 __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
     const Links& links = p.links;
     constexpr u64 GRAIN = VECTOR * WORLD;
+    u32 blocks = staging_blocks(links);
+    if (blockIdx.x >= blocks) return true;
     u64 total = p.count * sizeof(Raw);
-    u64 share = ((total + gridDim.x - 1) / gridDim.x + GRAIN - 1) / GRAIN * GRAIN;
-    u64 chunk = RF_STAGING_BYTES / gridDim.x / GRAIN * GRAIN;
+    u64 share = ((total + blocks - 1) / blocks + GRAIN - 1) / GRAIN * GRAIN;
+    u64 chunk = RF_STAGING_BYTES / blocks / GRAIN * GRAIN;
     if (share < chunk) chunk = share;
     // Mailboxes may be overwritten after one more barrier, so idle blocks take part, too.
     if (blockIdx.x * chunk >= total) return barrier(links, ++epoch);
     char* in = links.arenas[links.me] + RF_STAGING + blockIdx.x * chunk;
     u64 out_offset = RF_STAGING + RF_STAGING_BYTES + blockIdx.x * chunk;
 #pragma unroll 1
-    for (u64 start = blockIdx.x * chunk; start < total; start += gridDim.x * chunk) {
+    for (u64 start = blockIdx.x * chunk; start < total; start += blocks * chunk) {
         u64 bytes = total - start < chunk ? total - start : chunk;
         copy(in, p.source + start, bytes, threadIdx.x, THREADS);
         if (!barrier(links, ++epoch)) return false;
@@ -72,11 +74,10 @@ __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
     return true;
 }
 
-// Exchanges the positions of the tensors with all ranks.
-__device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
+// Tells all ranks the positions of the tensors.
+__device__ bool meet(const Params& p, u32& epoch) {
     const Links& links = p.links;
     u32 peer = threadIdx.x;
-    int is_mismatch = 0;
     if (peer < WORLD && peer != links.me) {
         // All blocks write the same values.
         auto* mailbox = mailbox_at<Mailbox>(links.arenas[peer], links.me);
@@ -84,7 +85,16 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
         mailbox->target_code = p.target_code;
         mailbox->fingerprint = links.fingerprint;
     }
-    if (!barrier(links, ++epoch)) return false;
+    return barrier(links, ++epoch);
+}
+
+// Finds the tensors of all ranks, which have met.
+__device__ bool find(const Params& p, Shared& shared) {
+    const Links& links = p.links;
+    u32 peer = threadIdx.x;
+    int is_mismatch = 0;
+    if (threadIdx.x == 0) shared.is_staged = 0;
+    __syncthreads();
     if (peer < WORLD) {
         u64 source_code = p.source_code, target_code = p.target_code;
         if (peer != links.me) {
@@ -113,10 +123,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Shared shared;
     auto* epochs = reinterpret_cast<u32*>(p.links.arenas[p.links.me] + RF_EPOCHS);
     u32 epoch = epochs[blockIdx.x];
-    // Set by other threads only after the barrier in `exchange`.
-    if (threadIdx.x == 0) shared.is_staged = 0;
-    if (!exchange(p, shared, epoch)) return;
-    if (!(shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch))) return;
+    u32 phase = p.links.phase;
+    bool is_ok = phase == WHOLE || phase == MEET ? meet(p, epoch) : true;
+    if (is_ok && (phase == WHOLE || phase == WORK)) {
+        is_ok = find(p, shared) && (shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch));
+    }
+    if (is_ok && phase == PART) is_ok = barrier(p.links, ++epoch);
+    if (!is_ok) return;
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;
 }
 

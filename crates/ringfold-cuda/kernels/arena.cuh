@@ -39,8 +39,18 @@ struct Links {
     AbortPage* page;
     char* arenas[WORLD];
     u32 me;
-    u32 reserved;
+    u32 phase;
 };
+
+// A large call is one kernel, whose blocks wait for those of the other ranks: all of them must run at the same time. On a
+// device that several groups share, it is three: two of a single block, which wait, and one in between, which does not; or, if
+// data goes through staging areas, only its first RF_SHARED_BLOCKS blocks do.
+enum Phase : u32 { WHOLE = 0, MEET = 1, WORK = 2, PART = 3 };
+
+// The blocks that move data through staging areas.
+__device__ __forceinline__ u32 staging_blocks(const Links& links) {
+    return links.phase == WHOLE || gridDim.x < RF_SHARED_BLOCKS ? gridDim.x : RF_SHARED_BLOCKS;
+}
 
 __device__ __forceinline__ u32* flag_at(char* arena, u32 block, u32 from) {
     return reinterpret_cast<u32*>(arena + RF_FLAGS) + block * RF_FLAG_STRIDE + from;

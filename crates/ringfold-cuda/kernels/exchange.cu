@@ -43,11 +43,10 @@ __device__ __forceinline__ u64 most_given(const Params& p) {
     return most;
 }
 
-// Exchanges the positions of the stretches with all ranks.
-__device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
+// Tells all ranks the positions of the stretches.
+__device__ bool meet(const Params& p, u32& epoch) {
     const Links& links = p.links;
     u32 peer = threadIdx.x;
-    int is_mismatch = 0;
     u64 most = most_given(p);
     if (peer < WORLD && peer != links.me) {
         // All blocks write the same values.
@@ -57,7 +56,17 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
         mailbox->most = most;
         mailbox->fingerprint = links.fingerprint;
     }
-    if (!barrier(links, ++epoch)) return false;
+    return barrier(links, ++epoch);
+}
+
+// Finds the stretches of all ranks, which have met.
+__device__ bool find(const Params& p, Shared& shared) {
+    const Links& links = p.links;
+    u32 peer = threadIdx.x;
+    int is_mismatch = 0;
+    u64 most = most_given(p);
+    if (threadIdx.x == 0) shared.is_staged = 0;
+    __syncthreads();
     if (peer < WORLD) {
         u64 code = p.give_codes[peer];
         shared.most[peer] = most;
@@ -100,25 +109,27 @@ __device__ void take_all(const Params& p, const char* const* sources, u64 start,
 __device__ bool run_direct(const Params& p, Shared& shared, u32& epoch) {
     u64 first = u64(blockIdx.x) * THREADS + threadIdx.x;
     take_all(p, shared.sources, 0, ~0ull, first, u64(gridDim.x) * THREADS);
-    return barrier(p.links, ++epoch);
+    return p.links.phase != WHOLE || barrier(p.links, ++epoch);
 }
 
 // Through the staging areas. Each block has its own chunk of each area, with a piece for each rank, or one for all.
 __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
     const Links& links = p.links;
-    u64 chunk = RF_STAGING_BYTES / gridDim.x / (VECTOR * WORLD) * (VECTOR * WORLD);
+    u32 blocks = staging_blocks(links);
+    if (blockIdx.x >= blocks) return true;
+    u64 chunk = RF_STAGING_BYTES / blocks / (VECTOR * WORLD) * (VECTOR * WORLD);
     u64 piece = p.is_alike ? chunk : chunk / WORLD;
     u64 total = 0;
 #pragma unroll
     for (int rank = 0; rank < WORLD; rank++) total = shared.most[rank] > total ? shared.most[rank] : total;
     // Stretches of little data are divided among all blocks.
-    u64 share = ((total + gridDim.x - 1) / gridDim.x + VECTOR - 1) / VECTOR * VECTOR;
+    u64 share = ((total + blocks - 1) / blocks + VECTOR - 1) / VECTOR * VECTOR;
     if (share < piece) piece = share;
     // Mailboxes may be overwritten after one more barrier, so idle blocks take part, too.
     if (blockIdx.x * piece >= total) return barrier(links, ++epoch);
     u64 area = 0;
 #pragma unroll 1
-    for (u64 start = blockIdx.x * piece; start < total; start += gridDim.x * piece, area ^= 1) {
+    for (u64 start = blockIdx.x * piece; start < total; start += blocks * piece, area ^= 1) {
         u64 offset = RF_STAGING + area * RF_STAGING_BYTES + blockIdx.x * chunk;
 #pragma unroll 1
         for (u32 rank = 0; rank < WORLD; rank++) {
@@ -145,10 +156,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Shared shared;
     auto* epochs = reinterpret_cast<u32*>(p.links.arenas[p.links.me] + RF_EPOCHS);
     u32 epoch = epochs[blockIdx.x];
-    // Set by other threads only after the barrier in `exchange`.
-    if (threadIdx.x == 0) shared.is_staged = 0;
-    if (!exchange(p, shared, epoch)) return;
-    if (!(shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch))) return;
+    u32 phase = p.links.phase;
+    bool is_ok = phase == WHOLE || phase == MEET ? meet(p, epoch) : true;
+    if (is_ok && (phase == WHOLE || phase == WORK)) {
+        is_ok = find(p, shared) && (shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch));
+    }
+    if (is_ok && phase == PART) is_ok = barrier(p.links, ++epoch);
+    if (!is_ok) return;
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;
 }
 

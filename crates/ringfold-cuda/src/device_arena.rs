@@ -37,7 +37,7 @@ use crate::limits::ZEROING_MAX;
 use crate::port::abort_page::AbortPage;
 use crate::stream::Stream;
 use layout::{ArenaLayout, SLOTS_MAX};
-use offer::ArenaRecord;
+use offer::{ArenaRecord, DeviceShare};
 use parking_lot::Mutex;
 use registry::Registry;
 use std::collections::HashMap;
@@ -65,6 +65,10 @@ pub struct DeviceArena {
     page_address: u64,
     /// The most blocks per rank such that the blocks of all ranks run at the same time.
     blocks_max: u32,
+    /// Whether another group used a device of a rank before this one: then large calls are several kernels, see `Phase` in the
+    /// source. The same on all ranks.
+    is_shared: bool,
+    _share: DeviceShare,
 }
 
 /// A rank's memory that kernels of this process can access.
@@ -93,12 +97,12 @@ impl DeviceArena {
         page: Arc<AbortPage>,
         on_unregistered: Box<dyn Fn(u64) + Send + Sync>,
     ) -> Result<Self, CudaError> {
-        let ArenaOffer { gpu, memory: own, rank, .. } = mine;
+        let ArenaOffer { gpu, memory: own, rank, share, .. } = mine;
         let world = offers.len();
         let layout = ArenaLayout::of(world);
         let mut arenas = Vec::with_capacity(world);
         let mut devices = Vec::with_capacity(world);
-        let mut packet_limit = layout.packet_bytes() as u64;
+        let (mut packet_limit, mut other_groups) = (layout.packet_bytes() as u64, 0);
         for (peer, bytes) in offers.iter().enumerate() {
             let theirs = ArenaRecord::decode(bytes)
                 .ok_or_else(|| CudaError::Argument(format!("invalid arena offer from rank {peer}")))?;
@@ -106,6 +110,7 @@ impl DeviceArena {
                 return Err(CudaError::Argument(format!("invalid arena offer from rank {peer}: too small")));
             }
             packet_limit = packet_limit.min(theirs.packet_limit);
+            other_groups = other_groups.max(theirs.other_groups);
             arenas.push(if peer == rank {
                 PeerMemory::Local(own.address())
             } else {
@@ -118,6 +123,11 @@ impl DeviceArena {
                 "too many ranks on one CUDA device: their kernels do not run at the same time".into(),
             )
         })?;
+        let is_shared = other_groups > 0;
+        if is_shared {
+            let groups = u32::try_from(other_groups).unwrap_or(u32::MAX);
+            packet_limit = packet_limit.min(layout::shared_packet_limit(&devices, groups));
+        }
         let table = GpuMemory::zeroed(&gpu, SLOTS_MAX * world * 8)?;
         let page_address = page.device_address()?;
         let registry = Mutex::new(Registry::new(rank, world));
@@ -136,6 +146,8 @@ impl DeviceArena {
             page,
             page_address,
             blocks_max,
+            is_shared,
+            _share: share,
         })
     }
 

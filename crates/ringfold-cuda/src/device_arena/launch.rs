@@ -52,6 +52,12 @@ pub struct ExchangeCall<'a> {
     pub common: CallOptions,
 }
 
+/// The phases of a large call; see `Phase` in the source.
+const WHOLE: u32 = 0;
+const MEET: u32 = 1;
+const WORK: u32 = 2;
+const PART: u32 = 3;
+
 /// The code of an empty stretch.
 const NOTHING: u64 = u64::MAX;
 
@@ -158,7 +164,7 @@ impl DeviceArena {
         work: Result<u64, u64>,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let parameters: Vec<u8> = words.chain(self.links(common)).flat_map(u64::to_ne_bytes).collect();
+        let mut parameters: Vec<u8> = words.chain(self.links(common)).flat_map(u64::to_ne_bytes).collect();
         let (function, blocks, threads): (&Function, u64, u32) = match work {
             Ok(bytes) => {
                 let packets = bytes.div_ceil(8).max(1) as u32;
@@ -170,10 +176,20 @@ impl DeviceArena {
             }
         };
         let blocks = blocks.clamp(1, u64::from(self.blocks_max)) as u32;
-        let (grid, block) = (Dim3 { x: blocks, y: 1, z: 1 }, Dim3 { x: threads, y: 1, z: 1 });
-        // SAFETY: the parameters are those of `Params` in the source, for this world; arenas, table and page live as long as
-        // this, which waits for the kernels before it is dropped; the memory has the sizes that the kernel uses.
-        unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }
+        let phases: &[(u32, u32, u32)] = if work.is_err() && self.is_shared {
+            &[(MEET, 1, 32), (WORK, blocks, threads), (PART, 1, 32)]
+        } else {
+            &[(WHOLE, blocks, threads)]
+        };
+        let at = parameters.len() - size_of::<u32>();
+        for (phase, blocks, threads) in phases {
+            parameters[at..].copy_from_slice(&phase.to_ne_bytes());
+            let (grid, block) = (Dim3 { x: *blocks, y: 1, z: 1 }, Dim3 { x: *threads, y: 1, z: 1 });
+            // SAFETY: the parameters are those of `Params` in the source, for this world; arenas, table and page live as long
+            // as this, which waits for the kernels before it is dropped; the memory has the sizes that the kernel uses.
+            unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }?;
+        }
+        Ok(())
     }
 
     /// The parameters that all kernels share: `Links` in the source.

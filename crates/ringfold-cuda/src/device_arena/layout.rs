@@ -47,6 +47,9 @@ pub(super) const TRANSFERS_MAX: usize = 2 * WORLD_MAX;
 /// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few.
 pub(super) const TRANSFER_BLOCKS: usize = 8;
 
+/// The blocks of a large call that wait for other ranks, on a device that several groups share.
+const SHARED_BLOCKS: u32 = 4;
+
 /// The staging area of the messages to one rank: two pieces for each block.
 const TRANSFER_STAGING_BYTES: usize = 2 << 20;
 
@@ -130,6 +133,7 @@ impl ArenaLayout {
             number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
             number("RF_TRANSFER_BLOCKS", TRANSFER_BLOCKS as u32),
             number("RF_TRANSFER_PACKETS_MAX", (SMALL_TRANSFER_BYTES / 8) as u32),
+            number("RF_SHARED_BLOCKS", SHARED_BLOCKS),
             number("RF_FLAG_STRIDE", FLAG_STRIDE as u32),
             number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
             number("RF_MAILBOX_BYTES", MAILBOX_BYTES as u32),
@@ -155,6 +159,18 @@ pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> Option<u32> {
     ranks.iter().map(share).min().filter(|blocks| *blocks > 0).map(|blocks| blocks.min(BLOCKS_MAX))
 }
 
+/// The most bytes of a packet call on a device that several groups share: the blocks of all its ranks fit beside those of
+/// another group whose ranks wait for each other, except those of the rank that they wait for.
+pub(super) fn shared_packet_limit(ranks: &[([u8; 16], u32)], groups: u32) -> u64 {
+    let room = |(gpu, multiprocessors): &([u8; 16], u32)| {
+        let sharers = ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
+        let spared = MULTIPROCESSORS_SPARED.min(multiprocessors / 2);
+        ((multiprocessors - spared) / sharers + spared) / sharers / groups.max(1)
+    };
+    let blocks = ranks.iter().map(room).min().unwrap_or(1).max(1);
+    u64::from(blocks) * u64::from(THREADS) * 8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +183,15 @@ mod tests {
         assert_eq!(blocks_max(&[large, small, small, large]), Some(8));
         assert_eq!(blocks_max(&[([3; 16], 1)]), Some(1));
         assert_eq!(blocks_max(&[([3; 16], 2); 3]), None);
+    }
+
+    #[test]
+    fn packets_of_a_shared_device_leave_room_for_another_group() {
+        let large = ([1; 16], 132);
+        assert_eq!(shared_packet_limit(&[large; 2], 1), 34 * 8192);
+        assert_eq!(shared_packet_limit(&[large; 2], 4), 8 * 8192);
+        assert_eq!(shared_packet_limit(&[large; 8], 1), 2 * 8192);
+        assert_eq!(shared_packet_limit(&[large; 8], 9), 8192);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, IpcRecord};
 use crate::port::process_id;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that other ranks may open.
@@ -68,6 +70,32 @@ pub struct ArenaOffer {
     pub(super) rank: usize,
     offer: MemoryOffer,
     packet_limit: u64,
+    other_groups: u64,
+    pub(super) share: DeviceShare,
+}
+
+/// A group's share of a device. The groups of a process on one device are counted by these.
+pub(super) struct DeviceShare(i32);
+
+/// The number of groups on each device.
+static GROUPS: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
+
+impl DeviceShare {
+    /// Counts a group, and returns the number of others.
+    fn take(gpu: &Gpu) -> (Self, u64) {
+        let mut groups = GROUPS.lock();
+        let count = groups.entry(gpu.ordinal()).or_default();
+        *count += 1;
+        (Self(gpu.ordinal()), *count - 1)
+    }
+}
+
+impl Drop for DeviceShare {
+    fn drop(&mut self) {
+        if let Some(count) = GROUPS.lock().get_mut(&self.0) {
+            *count -= 1;
+        }
+    }
 }
 
 /// The encoded form of an arena offer.
@@ -78,6 +106,8 @@ pub(super) struct ArenaRecord {
     pub(super) multiprocessors: u64,
     /// The most bytes that this rank would send in packets.
     pub(super) packet_limit: u64,
+    /// How many other groups of this process use the device.
+    pub(super) other_groups: u64,
     pub(super) memory: MemoryOffer,
 }
 
@@ -92,13 +122,15 @@ impl ArenaOffer {
         let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
         let packet_limit = packet_limit.unwrap_or_else(|| packet_limit_of(world));
-        Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit })
+        let (share, other_groups) = DeviceShare::take(gpu);
+        Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit, other_groups, share })
     }
 
     /// Encodes the offer for the other ranks.
     pub fn encode(&self) -> Vec<u8> {
-        let (multiprocessors, packet_limit) = (self.gpu.sms().into(), self.packet_limit);
-        ArenaRecord { multiprocessors, packet_limit, memory: self.offer }.as_bytes().to_vec()
+        let &Self { packet_limit, other_groups, .. } = self;
+        let multiprocessors = self.gpu.sms().into();
+        ArenaRecord { multiprocessors, packet_limit, other_groups, memory: self.offer }.as_bytes().to_vec()
     }
 }
 

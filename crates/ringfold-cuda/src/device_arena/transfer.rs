@@ -32,6 +32,9 @@ const SEND: u32 = 1;
 const ANNOUNCE: u32 = 2;
 const AWAIT: u32 = 4;
 
+/// The most blocks of a small transfer.
+const SMALL_BLOCKS_MAX: u32 = 4;
+
 /// The grid of a launch: blocks, rows of blocks, and threads of a block.
 struct Grid(u32, u32, u32);
 
@@ -65,7 +68,9 @@ impl DeviceArena {
             let most = transfers.iter().map(|transfer| transfer.memory.len()).max().unwrap_or(0);
             let packets = most.div_ceil(8).max(1) as u32;
             let threads = packets.next_multiple_of(32).min(THREADS);
-            let grid = Grid(packets.div_ceil(THREADS), transfers.len() as u32, threads);
+            // Few blocks: those of receives wait.
+            let blocks = packets.div_ceil(THREADS).min(SMALL_BLOCKS_MAX);
+            let grid = Grid(blocks, transfers.len() as u32, threads);
             return self.launch_transfers(kernels.function("ringfold_small")?, &steps, options, grid, stream);
         }
         self.transfer_large(kernels, transfers, options, stream)
