@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn invalid_multiprocessor_counts_are_rejected() {
         let decode = |count: u64| {
-            ArenaRecord::decode(&[&count.to_le_bytes()[..], &[0; 8], offer().as_bytes()].concat())
+            ArenaRecord::decode(&[&count.to_le_bytes()[..], &[0; 16], offer().as_bytes()].concat())
         };
         assert_eq!(decode(132).map(|arena| arena.multiprocessors), Some(132));
         assert!(decode(0).is_none() && decode(1 << 40).is_none());
