@@ -326,7 +326,7 @@ class TorchComm(CommOperations, CommHooks):
             if self._device_watch is None:
                 self._device_watch = _watcher.DeviceWatch(self)
             self._device_watch.add(op.name, began)
-        if not async_op or work.is_on_device:
+        if not async_op or work._is_on_device:
             return
         if work._error is not None:
             failed(work._error)

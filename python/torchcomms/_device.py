@@ -192,7 +192,7 @@ class DeviceWork(TorchWork):
 
     __slots__ = ("_device", "_done", "stream")
 
-    is_on_device = True
+    _is_on_device = True
 
     def __init__(
         self,
