@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from torchcomms._any_source import AnySource
 from torchcomms._c10d_work import C10dWork, FutureCompleter, ThreadedCompleter
 from torchcomms._hints import TAG
 from torchcomms._monitored_barrier import MonitoredBarrier
+from torchcomms._op_name import OpName
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
 from torchcomms._work import TorchWork
@@ -242,9 +244,10 @@ class Operations:
             return comm.recv(tensor, source, True, _tagged(tag))
 
         pending = AnySource(group, tag, recv, self._any_source_lock, comm._timeout)
-        return C10dWork(
-            [TorchWork(pending)], list(tensors), self._any_order, copies.finish, lambda: pending.source
-        )
+        work = TorchWork(pending)
+        if comm._ends_process:
+            comm._supervise(work, OpName.recv, time.monotonic(), True)
+        return C10dWork([work], list(tensors), self._any_order, copies.finish, lambda: pending.source)
 
     # --- barriers --------------------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class C10dWork(Work):
 
     def _complete_on_stream(self) -> bool:
         """Completes the future of works on a stream at once: what waits for it is ordered after that stream."""
-        if not self._works or not all(work.is_on_device for work in self._works):
+        if not self._works or not all(work._is_on_device for work in self._works):
             return False
         assert self._gate is not None
         with torch.cuda.stream(cast("DeviceWork", self._works[-1]).stream):

@@ -43,6 +43,8 @@ class TorchComm(CommOperations, CommHooks):
         self._options = options
         self._timeout = seconds(options.timeout) or DEFAULT_TIMEOUT_S
         self._is_final = False
+        # Whether this rank has called abort(), so that failures are expected.
+        self._was_aborted = False
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
 
@@ -204,11 +206,12 @@ class TorchComm(CommOperations, CommHooks):
         if hints:
             self.set_hints(hints)
         work = self._backend.reconfigure(uuid, init_handles, seconds(timeout))
-        self._has_failed = False
+        self._has_failed = self._was_aborted = False
         return work
 
     def abort(self) -> None:
         """Aborts pending operations on all ranks. Afterwards only :meth:`reconfigure` and :meth:`finalize` work."""
+        self._was_aborted = True
         self._backend.abort()
         self._run_abort_hooks()
 
@@ -368,7 +371,7 @@ class TorchComm(CommOperations, CommHooks):
             if self._device_watch is None:
                 self._device_watch = _watcher.DeviceWatch(self)
             self._device_watch.add(op.name, began)
-        if not async_op or work.is_on_device:
+        if not async_op or work._is_on_device:
             return
         if work._error is not None:
             failed(work._error)

@@ -250,7 +250,7 @@ class DeviceWork(TorchWork):
 
     __slots__ = ("_call", "_device", "stream")
 
-    is_on_device = True
+    _is_on_device = True
 
     def __init__(
         self,

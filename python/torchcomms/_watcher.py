@@ -75,10 +75,14 @@ def _is_settled(work: TorchWork) -> bool:
         except Exception as failure:
             error = failure
     report = work._on_error
-    # A finalized communicator has no user any more.
-    if error is not None and isinstance(report, FailedOperation) and not report.comm._is_final:
+    if error is not None and isinstance(report, FailedOperation) and not _is_ended(report.comm):
         report(error)
     return True
+
+
+def _is_ended(comm: TorchComm) -> bool:
+    """Whether this rank has ended the communicator: what fails then is no surprise."""
+    return comm._is_final or comm._was_aborted
 
 
 class DeviceWatch:
@@ -95,7 +99,7 @@ class DeviceWatch:
 
     def _is_over(self) -> bool:
         comm, issued = self._comm(), self._issued
-        if comm is None or comm._is_final:
+        if comm is None or _is_ended(comm):
             return True
         try:
             failure, unfinished = comm._backend.device_state()

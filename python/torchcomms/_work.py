@@ -40,7 +40,7 @@ class TorchWork:
 
     __slots__ = ("__weakref__", "_error", "_listeners", "_on_error", "_pending")
 
-    is_on_device = False
+    _is_on_device = False
     """Whether it is queued on a stream."""
 
     def __init__(

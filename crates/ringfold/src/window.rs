@@ -255,7 +255,7 @@ impl Window {
     /// Without a timeout the group's applies. If the signal cannot be queued in time, because too many puts to that rank
     /// wait, the group fails.
     pub fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
-        self.inner.signal(to, self.inner.deadline(timeout))
+        self.inner.signal(to, timeout)
     }
 
     /// Waits for the next signal of a rank, and consumes it.
@@ -384,20 +384,23 @@ impl WindowInner {
         }
     }
 
-    fn signal(&self, to: usize, until: Instant) -> Result<(), Error> {
+    fn signal(&self, to: usize, timeout: Option<Duration>) -> Result<(), Error> {
         let peer = self.peer(to)?;
         self.check_peer(to)?;
         let me = Rank::from_index(self.group.rank());
         match (&peer.to, &peer.channels) {
             (PutPath::Own, _) => self.signals.signal(me),
             (PutPath::Mapped(signals), _) => signals.signal(me),
-            (PutPath::Tcp(_), Some(channels)) => loop {
-                match channels.puts.signal() {
-                    Ok(()) => break,
-                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
-                    Err(error) => return Err(self.explain(to, error)),
+            (PutPath::Tcp(_), Some(channels)) => {
+                let until = self.deadline(timeout);
+                loop {
+                    match channels.puts.signal() {
+                        Ok(()) => break,
+                        Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
+                        Err(error) => return Err(self.explain(to, error)),
+                    }
                 }
-            },
+            }
             _ => return Err(Error::Internal("a rank of a window has no transport".into())),
         }
         Ok(())

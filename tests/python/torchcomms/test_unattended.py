@@ -8,12 +8,13 @@ import signal
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torchcomms
 from ranks import DEADLINE, Ranks, await_reached, reach
-from torchcomms import ReduceOp, TorchComm
+from torchcomms import ReduceOp, TorchComm, _watcher
 
 CPU = torch.device("cpu")
 ABORTED = -signal.SIGABRT
@@ -160,6 +161,77 @@ def exits_with_work(folder: Path) -> None:
 def test_a_process_may_exit_with_works_under_way(ranks: Ranks, tmp_path: Path) -> None:
     outcomes = ranks.start(2, exits_with_work, tmp_path, exits_fully=True).outcomes()
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+
+
+def aborts() -> str:
+    comm = made()
+    if comm.get_rank() == 0:
+        work = comm.recv(torch.empty(4), 1, True)
+        comm.abort()
+        time.sleep(1.0)
+        comm.finalize()
+        return str(work.status)
+    time.sleep(1.0)
+    comm.finalize()
+    return ""
+
+
+def test_a_rank_that_aborts_expects_its_works_to_fail(ranks: Ranks) -> None:
+    assert ranks.run(2, aborts)[0] == "WorkStatus.ERROR"
+
+
+class StubBackend:
+    """A device that is in some state."""
+
+    state: tuple[BaseException | None, int | None] = (None, 0)
+
+    def device_state(self) -> tuple[BaseException | None, int | None]:
+        return self.state
+
+
+class StubComm:
+    _is_final = _was_aborted = False
+
+    def __init__(self) -> None:
+        self._backend = StubBackend()
+
+    def get_name(self) -> str:
+        return "stub"
+
+
+class Failure(RuntimeError):
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"{kind}: rank 1")
+        self.kind = kind
+
+
+@pytest.mark.parametrize("kind", ["timeout", "mismatch", "lost", "aborted"])
+@pytest.mark.parametrize("unfinished", [0, 2])
+def test_failures_of_devices_name_the_oldest_unfinished_operation(
+    monkeypatch: pytest.MonkeyPatch, kind: str, unfinished: int
+) -> None:
+    texts: list[str] = []
+    monkeypatch.setattr(_watcher, "end_process", lambda comm, why: texts.append(why))
+    monkeypatch.setattr(_watcher._watcher, "add", lambda watch: None)
+    comm: Any = StubComm()
+    watch = _watcher.DeviceWatch(comm)
+    for op in ("all_reduce", "broadcast", "all_gather"):
+        watch.add(op, time.monotonic() - 5.0)
+    comm._backend.state = (None, None)  # another thread queues one
+    assert not watch._is_over()
+    comm._backend.state = (None, unfinished)
+    assert not watch._is_over() and not texts
+    comm._backend.state = (Failure(kind), None)
+    assert watch._is_over()
+    if unfinished:
+        assert texts == [f"broadcast of communicator 'stub' failed after 5.0 s: {kind}: rank 1"]
+    elif kind in ("timeout", "mismatch"):
+        # It was an operation in a graph.
+        assert texts == [f"communicator 'stub' failed: {kind}: rank 1"]
+    else:
+        assert texts == []
+    comm._is_final = True
+    assert watch._is_over()
 
 
 def uses_windows(folder: Path) -> None:
