@@ -222,7 +222,7 @@ impl Tensor {
                 let target = Arc::try_unwrap(content)
                     .map_err(|shared| (shared, "it is still being served".to_owned()))
                     .and_then(|own| {
-                        own.into_target().map_err(|(own, error)| (Arc::new(own), error.to_string()))
+                        own.into_target().map_err(|failed| (Arc::new(failed.0), failed.1.to_string()))
                     });
                 match target {
                     Ok(memory) => cut(entry, memory, part_bytes),

@@ -46,12 +46,11 @@ impl TensorContent {
     }
 
     /// Memory to be overwritten with other content: the tensor itself if it is in host memory.
-    pub(crate) fn into_target(self) -> Result<Memory, (Self, Error)> {
+    pub(crate) fn into_target(self) -> Result<Memory, Box<(Self, Error)>> {
         match self {
             Self::Host(memory) => Ok(memory),
-            Self::Device(content) => {
-                Pinned::for_tensor(&content.memory).map_err(|error| (Self::Device(content), error.into()))
-            }
+            Self::Device(content) => Pinned::for_tensor(&content.memory)
+                .map_err(|error| Box::new((Self::Device(content), error.into()))),
         }
     }
 }

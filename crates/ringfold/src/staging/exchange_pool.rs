@@ -17,12 +17,14 @@ const OPEN_AREAS_MAX: usize = 24;
 /// The smallest step between the sizes of areas, so that tensors of similar size share them.
 const AREA_STEP_MIN: usize = 2 << 20;
 
+/// The opened areas of a peer, by offer, the most recently used last.
+type OpenedAreas = Vec<(Vec<u8>, Arc<PeerArea>)>;
+
 /// Areas of this peer that no operation uses, and opened areas of others.
 #[derive(Default)]
 pub(crate) struct ExchangePool {
     free: Mutex<Vec<ExchangeArea>>,
-    /// By peer and offer.
-    opened: Mutex<HashMap<PeerId, Vec<(Vec<u8>, Arc<PeerArea>)>>>,
+    opened: Mutex<HashMap<PeerId, OpenedAreas>>,
 }
 
 impl ExchangePool {
