@@ -366,3 +366,30 @@ def test_different_lengths_fail_and_change_nothing(master: str) -> None:
 
     with connected(master) as comms:
         in_threads(comms, body)
+
+
+def test_every_kernel_runs_between_threads(master: str) -> None:
+    """Small, for sanitizers: no kernel waits for another, so the peers may be threads."""
+    none = pccl.QuantizationOptions()
+    bytes_, words = (
+        pccl.QuantizationOptions(pccl.DataType.UINT8, pccl.QuantizationAlgorithm.MIN_MAX),
+        pccl.QuantizationOptions(pccl.DataType.INT16, pccl.QuantizationAlgorithm.ZERO_POINT_SCALE),
+    )
+
+    def body(comm: pccl.Communicator, number: int) -> list[Any]:
+        results = []
+        for options, weight in ((none, None), (bytes_, None), (words, None), (none, 1.0 + number)):
+            data = torch.arange(70_003, device="cuda") % 1000 + float(number)
+            comm.all_reduce(data, data, op=pccl.ReduceOp.AVG, quantization_options=options, weight=weight)
+            results.append(data.cpu())
+        whole = (torch.arange(5_000_037, device="cuda") * 7).to(torch.uint8)
+        parts = [whole[3:70_000], whole[70_001:70_200], whole[70_208:]]
+        state = pccl.SharedState([pccl.TensorInfo.from_torch(p, f"{i}") for i, p in enumerate(parts)])
+        assert comm.sync_shared_state(state).rx_bytes == 0
+        return results
+
+    with connected(master) as comms:
+        one, two = in_threads(comms, body)
+    for left, right in zip(one, two, strict=True):
+        assert torch.equal(left, right)
+    assert torch.equal(one[0], torch.arange(70_003) % 1000 + 0.5)
