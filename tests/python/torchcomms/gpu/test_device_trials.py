@@ -56,9 +56,16 @@ def trials(first: int) -> None:
         def here(length: int, number: int, dtype: torch.dtype = dtype) -> torch.Tensor:
             return random_of(dtype, length, rank * 1000 + number)
 
-        def there(length: int, number: int, dtype: torch.dtype = dtype, offset: int = offset) -> torch.Tensor:
+        def there(
+            length: int,
+            number: int,
+            kept: list[torch.Tensor] = kept,
+            contents: list[torch.Tensor] = contents,
+            dtype: torch.dtype = dtype,
+            offset: int = offset,
+        ) -> torch.Tensor:
             base = torch.zeros(length + offset, dtype=dtype, device="cuda")[offset:]
-            contents.append(here(length, number))
+            contents.append(random_of(dtype, length, rank * 1000 + number))
             kept.append(base)
             return base.copy_(contents[-1])
 
@@ -68,7 +75,7 @@ def trials(first: int) -> None:
             at = iter(kept)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                found = operation(gpu, lambda length, number: next(at), count)
+                found = operation(gpu, lambda length, number, at=at: next(at), count)  # type: ignore[misc]
             for tensor, content in zip(kept, contents, strict=True):
                 tensor.copy_(content)
             graph.replay()
