@@ -8,7 +8,7 @@
 //   `ringfold_pull`: reads the data in place if it is in registered memory. Nothing waits here then, so it may use the whole
 //     device. Otherwise a few blocks take the data from the sender's staging area, which `ringfold_push` fills.
 //
-// Macros set by the host: RF_TRANSFER_BLOCKS, those of `ringfold_push`, and the offsets in the arena.
+// Elements are bytes. Macros set by the host: RF_TRANSFER_BLOCKS, those of `ringfold_push`, and the offsets in the arena.
 #include "arena.cuh"
 
 using namespace ringfold;
@@ -44,6 +44,30 @@ struct Params {
 
 __device__ __forceinline__ volatile Pair* pair_at(const Links& links, u32 of, u32 with) {
     return reinterpret_cast<volatile Pair*>(links.arenas[of] + RF_PAIRS + u64(with) * RF_PAIR_BYTES);
+}
+
+template <class Word>
+__device__ __forceinline__ void copy_words(char* to, const char* from, u64 bytes, u64 first, u64 step) {
+#pragma unroll 4
+    for (u64 at = first * sizeof(Word); at < bytes; at += step * sizeof(Word)) {
+        *reinterpret_cast<Word*>(to + at) = __ldcg(reinterpret_cast<const Word*>(from + at));
+    }
+}
+
+// Copies bytes of any type; this thread does every `step`-th word or vector. Both ends may be aligned differently.
+__device__ void copy_bytes(char* to, const char* from, u64 bytes, u64 first, u64 step) {
+    u64 all = reinterpret_cast<u64>(to) | reinterpret_cast<u64>(from) | bytes;
+    if (((reinterpret_cast<u64>(to) ^ reinterpret_cast<u64>(from)) & (VECTOR - 1)) == 0) {
+        copy(to, from, bytes, first, step);
+    } else if ((all & 7) == 0) {
+        copy_words<u64>(to, from, bytes, first, step);
+    } else if ((all & 3) == 0) {
+        copy_words<u32>(to, from, bytes, first, step);
+    } else if ((all & 1) == 0) {
+        copy_words<unsigned short>(to, from, bytes, first, step);
+    } else {
+        copy_words<unsigned char>(to, from, bytes, first, step);
+    }
 }
 
 __device__ __forceinline__ u32* word(volatile u32& at) { return const_cast<u32*>(&at); }
@@ -121,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ringfold_push(const __g
     u32 number = mine->pushed[blockIdx.x];
     auto push = [&](u64 start, u64 length, u64 place) {
         if (!await_all(links, mine->emptied[blockIdx.x], number - 2, transfer.peer)) return false;
-        copy(links.arenas[links.me] + place, transfer.memory + start, length, threadIdx.x, THREADS);
+        copy_bytes(links.arenas[links.me] + place, transfer.memory + start, length, threadIdx.x, THREADS);
         __syncthreads();
         if (threadIdx.x == 0) store_release(word(theirs->filled[blockIdx.x]), number);
         return true;
@@ -142,12 +166,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ringfold_pull(const __g
     if (!is_here) return;
     if (u64 code = mine->code) {
         u64 first = u64(blockIdx.x) * THREADS + threadIdx.x;
-        copy(transfer.memory, registered_at(links, transfer.peer, code), transfer.bytes, first, u64(gridDim.x) * THREADS);
+        copy_bytes(transfer.memory, registered_at(links, transfer.peer, code), transfer.bytes, first, u64(gridDim.x) * THREADS);
     } else if (blockIdx.x < RF_TRANSFER_BLOCKS) {
         u32 number = mine->pulled[blockIdx.x];
         auto pull = [&](u64 start, u64 length, u64 place) {
             if (!await_all(links, mine->filled[blockIdx.x], number, transfer.peer)) return false;
-            copy(transfer.memory + start, links.arenas[transfer.peer] + place, length, threadIdx.x, THREADS);
+            copy_bytes(transfer.memory + start, links.arenas[transfer.peer] + place, length, threadIdx.x, THREADS);
             __syncthreads();
             if (threadIdx.x == 0) store_release(word(theirs->emptied[blockIdx.x]), number);
             return true;

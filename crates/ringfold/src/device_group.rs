@@ -84,6 +84,8 @@ pub struct DeviceGroup {
     folds: Folds,
     queue: Arc<Mutex<LaunchQueue>>,
     transfers: Arc<TransferQueues>,
+    /// None if there is only one rank.
+    transfer_kernels: Option<Arc<FoldKernels>>,
     /// For [`fork`](Self::fork).
     fork: Mutex<Event>,
     compiler: &'static Compiler,
@@ -114,11 +116,21 @@ impl DeviceGroup {
         page.set_spin_timeout(group.timeout());
         let registrar = Registrar::new(group)?;
         let arena = DeviceArena::join(offer, &offers, page.clone(), registrar.on_unregistered());
+        let transfers = transfers::specialisation(group.world());
+        let load = |arena: DeviceArena| {
+            let is_alone = group.world() == 1;
+            let gpu = *arena.gpu();
+            let kernels = || FoldKernels::load(&gpu, &transfers, compiler, sources.cache.as_deref());
+            let kernels = if is_alone { None } else { Some(kernels()?) };
+            Ok((arena, kernels))
+        };
+        let arena = arena.and_then(load);
         let joined = arena.as_ref().map(|_| Vec::new()).map_err(CudaError::to_string);
         if let Err(why) = agree(group, joined)? {
             return Ok(Err(Unsupported(why)));
         }
-        let arena = Arc::new(arena.map_err(Error::from)?);
+        let (arena, transfer_kernels) = arena.map_err(Error::from)?;
+        let arena = Arc::new(arena);
         let queue: Arc<Mutex<LaunchQueue>> = Arc::default();
         let transfers = Arc::new(TransferQueues::new(group.world()));
         let queues = (queue.clone(), transfers.clone());
@@ -133,7 +145,18 @@ impl DeviceGroup {
         let fork = Mutex::new(arena.gpu().create_event()?);
         let folds = Folds::new(group.rank(), group.world());
         let (group, arena, cache) = (group.clone(), Some(arena), sources.cache.clone());
-        Ok(Ok(Self { group, arena, registrar, folds, queue, transfers, fork, compiler, cache }))
+        Ok(Ok(Self {
+            group,
+            arena,
+            registrar,
+            folds,
+            queue,
+            transfers,
+            transfer_kernels,
+            fork,
+            compiler,
+            cache,
+        }))
     }
 
     /// Queues an all-reduce. Source and target may be the same memory. With a `timeout`, its kernels wait so long for a rank.

@@ -50,16 +50,15 @@ impl DeviceArena {
         options: &CallOptions,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let special = kernels.specialisation();
-        let element = special.element_bytes as u64;
         let is_valid = |transfer: &Transfer<'_>| {
             let memory = transfer.memory;
             transfer.peer < self.world()
                 && transfer.peer != self.rank
                 && memory.ordinal() == Some(self.gpu.ordinal())
-                && (memory.address() | memory.len() as u64).is_multiple_of(element)
         };
-        if special.world != self.world() || transfers.len() > TRANSFERS_MAX || !transfers.iter().all(is_valid)
+        if kernels.specialisation().world != self.world()
+            || transfers.len() > TRANSFERS_MAX
+            || !transfers.iter().all(is_valid)
         {
             return Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")));
         }

@@ -29,6 +29,13 @@ pub(super) struct LaunchQueue {
 pub struct CallEnd(Option<Arc<Event>>);
 
 impl CallEnd {
+    /// The end of what is queued on a stream now.
+    pub(super) fn record(gpu: &Gpu, stream: &Stream) -> Result<Self, Error> {
+        let end = gpu.create_event()?;
+        stream.record(&end)?;
+        Ok(Self(Some(Arc::new(end))))
+    }
+
     /// Whether the call has ended. Captured ones have.
     pub fn is_done(&self) -> Result<bool, Error> {
         Ok(self.0.as_ref().map_or(Ok(true), |end| end.query())?)

@@ -3,14 +3,14 @@
 //! The transfers with one rank in one direction are a chain: each starts after the one before. Chains do not wait for each
 //! other, so those of a batch get streams of their own, unless one stream is enough.
 
+use super::DeviceGroup;
 use super::launch_queue::{CallEnd, LaunchQueue};
-use super::{DeviceGroup, element};
 use crate::error::invalid;
 use crate::group::{BufferLengths, RankContext};
 use crate::{Error, GroupOp};
 use core::time::Duration;
 use parking_lot::Mutex;
-use ringfold_cuda::device_arena::{CallOptions, FoldKernels, KernelKind, Specialisation, Transfer};
+use ringfold_cuda::device_arena::{CallOptions, KernelKind, Specialisation, Transfer};
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::tuning::Algorithm;
@@ -32,13 +32,15 @@ pub struct DeviceTransfer {
 /// The chains of a rank and the streams of batches.
 pub(super) struct TransferQueues {
     chains: Mutex<Vec<LaunchQueue>>,
-    streams: Mutex<Vec<Stream>>,
+    /// The stream of each chain, for batches. None before it is needed.
+    streams: Mutex<Vec<Option<Stream>>>,
 }
 
 impl TransferQueues {
     pub(super) fn new(world: usize) -> Self {
         let chains = (0..2 * world).map(|_| LaunchQueue::default()).collect();
-        Self { chains: Mutex::new(chains), streams: Mutex::default() }
+        let streams = Mutex::new((0..2 * world).map(|_| None).collect());
+        Self { chains: Mutex::new(chains), streams }
     }
 
     /// Whether all transfers are done, except those in graphs.
@@ -116,10 +118,8 @@ impl DeviceGroup {
             timeout: timeout.unwrap_or_default(),
             is_captured: capture.is_some(),
         };
-        let kernels = batch
-            .iter()
-            .map(|transfer| self.transfer_kernels(transfer.dtype))
-            .collect::<Result<Vec<_>, _>>()?;
+        let kernels =
+            self.transfer_kernels.as_deref().ok_or_else(|| invalid!("a single rank has no transfers"))?;
         // Locked until the call is queued: other threads queue after it.
         let mut queues = self.transfers.chains.lock();
         let link = |transfer: &DeviceTransfer| {
@@ -129,36 +129,36 @@ impl DeviceGroup {
             Link { is_send, peer, is_small, is_pushed }
         };
         let links: Vec<_> = batch.iter().map(link).collect();
-        let mut chains = chains_of(&links);
-        // Types of different sizes have different kernels.
-        if chains.len() == 1 && kernels.windows(2).any(|pair| !std::sync::Arc::ptr_eq(&pair[0], &pair[1])) {
-            chains = (0..batch.len()).map(|index| vec![index]).collect();
-        }
+        let chains = chains_of(&links);
         let mut end = CallEnd::default();
         let is_forked = chains.len() > 1;
         let mut streams = self.transfers.streams.lock();
-        while is_forked && streams.len() < chains.len() {
-            streams.push(arena.gpu().create_stream()?);
+        for chain in chains.iter().filter(|_| is_forked) {
+            let own = &mut streams[links[chain[0]].chain()];
+            let own = match own {
+                Some(own) => own,
+                none => none.insert(arena.gpu().create_stream()?),
+            };
+            // All start before any is waited for.
+            self.fork(stream, own)?;
         }
-        let forks = if is_forked { chains.len() } else { 0 };
-        let place_of = |at: usize| if is_forked { &streams[at] } else { stream };
-        // All start before any is waited for.
-        for at in 0..forks {
-            self.fork(stream, place_of(at))?;
-        }
-        for (at, chain) in chains.iter().enumerate() {
-            let place = place_of(at);
+        let place_of = |chain: &[usize]| {
+            let own = streams[links[chain[0]].chain()].as_ref();
+            own.filter(|_| is_forked).unwrap_or(stream)
+        };
+        for chain in &chains {
+            let place = place_of(chain);
             for index in chain {
                 queues[links[*index].chain()].join(place, capture)?;
             }
             let part = |index: &usize| part_of(&batch[*index], all[*index]);
             if is_forked {
                 for index in chain {
-                    arena.transfer(&kernels[*index], &[part(index)], &options, place)?;
+                    arena.transfer(kernels, &[part(index)], &options, place)?;
                 }
             } else {
                 let parts: Vec<_> = chain.iter().map(part).collect();
-                arena.transfer(&kernels[chain[0]], &parts, &options, place)?;
+                arena.transfer(kernels, &parts, &options, place)?;
             }
             for index in chain {
                 let queue = &mut queues[links[*index].chain()];
@@ -166,15 +166,13 @@ impl DeviceGroup {
                 end = queue.end(arena.gpu(), place, capture, operands)?;
             }
         }
-        for at in 0..forks {
-            self.fork(place_of(at), stream)?;
+        if !is_forked {
+            return Ok(end);
         }
-        if is_forked && capture.is_none() {
-            // After all chains.
-            let chain = links[chains[0][0]].chain();
-            end = queues[chain].end(arena.gpu(), stream, None, Vec::new())?;
+        for chain in &chains {
+            self.fork(place_of(chain), stream)?;
         }
-        Ok(end)
+        if capture.is_some() { Ok(CallEnd::default()) } else { CallEnd::record(arena.gpu(), stream) }
     }
 
     /// The fingerprint of a valid transfer: the same on both ranks.
@@ -193,14 +191,11 @@ impl DeviceGroup {
         let request = context.request(&op, *dtype, BufferLengths::OutOfPlace { input, output })?;
         Ok(request.descriptor.fingerprint(Algorithm::OneShot, 0))
     }
+}
 
-    fn transfer_kernels(&self, dtype: DType) -> Result<std::sync::Arc<FoldKernels>, Error> {
-        let element = element::moved(dtype);
-        let (element, element_bytes) = (element.name, element.bytes);
-        let kind = KernelKind::Transfer;
-        let wanted = Specialisation { element, element_bytes, op: "Sum", world: self.world(), kind };
-        self.kernels(&mut self.queue.lock(), &wanted)
-    }
+/// The kernels of transfers between so many ranks. They are loaded when a group is opened: loading may wait for kernels.
+pub(super) fn specialisation(world: usize) -> Specialisation {
+    Specialisation { element: "U8", element_bytes: 1, op: "Sum", world, kind: KernelKind::Transfer }
 }
 
 fn part_of(transfer: &DeviceTransfer, fingerprint: u64) -> Transfer<'_> {
