@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -41,8 +40,6 @@ _FAST = {
 }
 # Queues a call on a stream, or on the second one after it.
 _Queue = Callable[[int, int | None], "_native.DeviceCall | None"]
-# How long a thread that waits for a device sleeps between two checks, at first and at most.
-_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.00002, 0.001
 # The limit for queued kernels when the host waits for them. Kernels also have their own deadline.
 _SYNCHRONIZE_SECONDS = 3600.0
 
@@ -158,7 +155,7 @@ class Device:
         if len(held) >= _HELD_MIN:
             while held and held[0][0].done():
                 held.popleft()
-        return DeviceWork(self._group, self._device, own, call)
+        return DeviceWork(self._device.index, own, call)
 
     def synchronize(self) -> None:
         """Waits for all queued kernels.
@@ -252,14 +249,8 @@ class DeviceWork(TorchWork):
 
     _is_on_device = True
 
-    def __init__(
-        self,
-        group: _native.DeviceGroup,
-        device: torch.device,
-        stream: torch.cuda.Stream,
-        call: _native.DeviceCall,
-    ) -> None:
-        super().__init__(_PendingCall(group, call))
+    def __init__(self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall) -> None:
+        super().__init__(call)
         self._device = device
         self._call = call
         self.stream = stream
@@ -269,7 +260,7 @@ class DeviceWork(TorchWork):
         """Orders later work of the current stream after it. Raises its error, if it is known."""
         if self._pending is not None:
             try:
-                self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device.index))
+                self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device))
             except GroupError:
                 # What failed may have been a later operation.
                 self._settle(None)
@@ -283,33 +274,6 @@ class DeviceWork(TorchWork):
         """Waits until the result is in device memory."""
         self._settle(None)
         super().wait()
-
-
-class _PendingCall:
-    """A queued call that the host waits for."""
-
-    __slots__ = ("_call", "_group")
-
-    def __init__(self, group: _native.DeviceGroup, call: _native.DeviceCall) -> None:
-        self._group = group
-        self._call = call
-
-    def wait(self, timeout: float | None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _PAUSE_SECONDS
-        # This ends: a kernel that waits for a lost rank ends, too.
-        while not self.done():
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        failure = _failure_of(self._group)
-        if failure is not None:
-            raise failure
-        return True
-
-    def done(self) -> bool:
-        return self._call.done()
 
 
 def _failure_of(group: _native.DeviceGroup) -> BaseException | None:

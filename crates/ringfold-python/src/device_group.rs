@@ -9,12 +9,14 @@ use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
 use crate::group::{Group, element_type, operation, optional_duration, reduce_op};
 use core::any::Any;
+use core::time::Duration;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use ringfold::cuda::{CudaError, DeviceMemory, Gpu, Stream};
 use ringfold::{CallEnd, DeviceTransfer, Error, KernelSources, Unsupported};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A rank's membership in a group that runs collectives as kernels.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -185,6 +187,9 @@ impl DeviceGroup {
     }
 }
 
+/// How long a wait ignores signals.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
 /// A queued call.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct DeviceCall {
@@ -201,14 +206,41 @@ impl DeviceCall {
         self.end.is_done().map_err(|error| error.to_exception(py))
     }
 
+    /// Waits up to so many seconds for its end. False if it has not ended by then; raises why the group has failed, if it has.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline =
+            optional_duration(py, timeout)?.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let slice = Instant::now() + WAIT_SLICE;
+            let until = deadline.map_or(slice, |deadline| deadline.min(slice));
+            if try_detached(py, || self.end.wait_until(until))? {
+                break;
+            }
+            py.check_signals()?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+        }
+        let failure = self.failure(py)?;
+        failure.map_or(Ok(true), |error| Err(error.to_exception(py)))
+    }
+
     /// Makes later work on a stream wait for its end. Raises why the group has failed, if it has.
     fn order_after(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        let group = self.group.of_group(py)?;
         // SAFETY: the caller promises that it is a stream of the device.
         let stream = unsafe { self.gpu.borrow_stream(stream) };
-        let failure = || group.upgrade().and_then(|group| group.failure());
-        let ordered = self.end.order_after(&stream).and_then(|()| failure().map_or(Ok(()), Err));
+        let failure = self.failure(py)?;
+        let ordered = self.end.order_after(&stream).and_then(|()| failure.map_or(Ok(()), Err));
         ordered.map_err(|error| error.to_exception(py))
+    }
+}
+
+impl DeviceCall {
+    /// Why the group has failed. A group that was closed has not.
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<Error>> {
+        let group = self.group.of_group(py)?.upgrade();
+        Ok(group.and_then(|group| group.failure()).filter(|error| *error != Error::Left))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use core::time::Duration;
-use ringfold_cuda::{DeviceMemory, Event, Gpu, Stream};
+use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +39,15 @@ impl CallEnd {
     /// Whether the call has ended. Captured ones have.
     pub fn is_done(&self) -> Result<bool, Error> {
         Ok(self.0.as_ref().map_or(Ok(true), |end| end.query())?)
+    }
+
+    /// Waits for the end. False after the deadline.
+    pub fn wait_until(&self, deadline: Instant) -> Result<bool, Error> {
+        match self.0.as_ref().map_or(Ok(()), |end| end.wait_until(deadline)) {
+            Ok(()) => Ok(true),
+            Err(CudaError::TimedOut { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Makes later work on a stream wait for the end.
