@@ -43,6 +43,8 @@ _Queue = Callable[[int, int | None], "_native.DeviceCall | None"]
 # The limit for queued kernels when the host waits for them. Kernels also have their own deadline.
 _SYNCHRONIZE_SECONDS = 3600.0
 
+# Tensors of calls that had not ended when their communicator was closed.
+_unfinished: list[tuple[_native.DeviceCall, object]] = []
 # The reasons that were logged.
 _logged: set[str] = set()
 
@@ -153,9 +155,20 @@ class Device:
         held.append((call, tensors))
         # Each query costs time.
         if len(held) >= _HELD_MIN:
-            while held and held[0][0].done():
-                held.popleft()
+            self._release_held()
         return DeviceWork(self._device.index, own, call)
+
+    def _release_held(self) -> None:
+        """Releases the tensors of calls that have ended. Several threads may do that."""
+        held = self._held
+        while held:
+            try:
+                oldest = held.popleft()
+            except IndexError:
+                return
+            if not oldest[0].done():
+                held.appendleft(oldest)
+                return
 
     def synchronize(self) -> None:
         """Waits for all queued kernels.
@@ -196,6 +209,9 @@ class Device:
         """Waits a moment for queued kernels, and frees the device."""
         _open.discard(self)
         self._group.close()
+        # Other ranks may be late: what they have yet to read is kept until the process ends.
+        self._release_held()
+        _unfinished.extend(self._held)
 
     def _new_stream(self, key: tuple[str, int]) -> torch.cuda.Stream:
         stream = torch.cuda.Stream(self._device, priority=-1 if self._is_urgent else 0)  # type: ignore[no-untyped-call]

@@ -152,7 +152,8 @@ class Engine:
         tasks = [Task(_transfer(op, options), self.rank, self.size, self._tag) for op in ops]
         device = self._device
         if device is not None:
-            queued = [task for task in tasks if self._goes_by_device(task)]
+            staged = dict(self._staged_transfers)
+            queued = [task for task in tasks if self._goes_by_device(task, staged)]
             if len(queued) == len(tasks):
                 return self._queue(device, tasks, async_op)
             if queued:
@@ -192,14 +193,21 @@ class Engine:
         except GroupError as error:
             return _failed(error)
 
-    def _goes_by_device(self, task: Task) -> bool:
-        """Whether the device does a transfer. Both ranks answer alike for the same transfer."""
+    def _goes_by_device(self, task: Task, staged: dict[tuple[str, int], int] | None = None) -> bool:
+        """Whether the device does a transfer. Both ranks answer alike for the same transfer.
+
+        ``staged`` has the numbers of transfers that were staged before, and counts this one if it is.
+        """
         device = self._device
-        tensor = (task.inputs or task.outputs)[0]
-        if device is None or task.tag or not tensor.nbytes or not device.takes(task):
+        if device is None or not _counts(task) or not device.takes(task):
             return False
+        staged = self._staged_transfers if staged is None else staged
         key = (task.native, task.peer)
-        return self._staged_transfers.get(key, 0) >= self._first_by_device.get(key, 0)
+        if staged.get(key, 0) >= self._first_by_device.get(key, 0):
+            return True
+        if staged is not self._staged_transfers:
+            staged[key] = staged.get(key, 0) + 1
+        return False
 
     def register_tensor(self, tensor: torch.Tensor) -> None:
         """Prepares the memory of a CUDA tensor: large operations on it are in place from the first one on."""
@@ -227,12 +235,7 @@ class Engine:
         calls = [staged(task, self._is_urgent, run, before(task)) for task in tasks]
         self._is_staging, self.all_reduce_now = True, None
         for task in tasks:
-            if (
-                task.is_transfer
-                and task.device is not None
-                and not task.tag
-                and (task.inputs or task.outputs)[0].nbytes
-            ):
+            if _counts(task):
                 key = (task.native, task.peer)
                 self._staged_transfers[key] = self._staged_transfers.get(key, 0) + 1
         return _joint_work([self._queue_of(task).put(call) for task, call in zip(tasks, calls)], async_op)
@@ -421,6 +424,16 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
         if exchange is not None:
             exchange.close()
     return kind(backend, options, group, device)
+
+
+def _counts(task: Task) -> bool:
+    """Whether a task is a transfer that the device can do."""
+    return (
+        task.is_transfer
+        and task.device is not None
+        and not task.tag
+        and bool((task.inputs or task.outputs)[0].nbytes)
+    )
 
 
 def _agree_on_transfers(

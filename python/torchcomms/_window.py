@@ -160,7 +160,7 @@ class TorchCommWindow:
         )
 
     def map_remote_tensor(self, rank: int) -> torch.Tensor:
-        """A rank's tensor itself, not a copy. Only with shared memory."""
+        """A rank's tensor itself, not a copy. Only with shared memory. A CUDA tensor is valid until :meth:`tensor_deregister`."""
         window = self._require()
         if self._rank(rank) == self._group.rank:
             return self._require_tensor()

@@ -47,6 +47,11 @@ struct Links {
 // data goes through staging areas, only its first RF_SHARED_BLOCKS blocks do.
 enum Phase : u32 { WHOLE = 0, MEET = 1, WORK = 2, PART = 3 };
 
+// Whether the ranks have met in the call of three kernels that is under way: a wait that failed must not be worked on.
+__device__ __forceinline__ volatile u32* met(const Links& links) {
+    return reinterpret_cast<volatile u32*>(links.arenas[links.me]) + 3;
+}
+
 // The blocks that move data through staging areas.
 __device__ __forceinline__ u32 staging_blocks(const Links& links) {
     return links.phase == WHOLE || gridDim.x < RF_SHARED_BLOCKS ? gridDim.x : RF_SHARED_BLOCKS;

@@ -157,7 +157,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     auto* epochs = reinterpret_cast<u32*>(p.links.arenas[p.links.me] + RF_EPOCHS);
     u32 epoch = epochs[blockIdx.x];
     u32 phase = p.links.phase;
-    bool is_ok = phase == WHOLE || phase == MEET ? meet(p, epoch) : true;
+    if (phase == MEET && threadIdx.x == 0) *met(p.links) = 0;
+    bool is_ok = phase == WHOLE || phase == MEET ? meet(p, epoch) : *met(p.links) != 0;
+    if (phase == MEET && is_ok && threadIdx.x == 0) *met(p.links) = 1;
     if (is_ok && (phase == WHOLE || phase == WORK)) {
         is_ok = find(p, shared) && (shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch));
     }

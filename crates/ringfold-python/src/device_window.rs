@@ -1,6 +1,6 @@
 //! Windows of CUDA tensors, for Python. Addresses and streams are as for collectives on devices.
 
-use crate::call::try_detached;
+use crate::call::{drop_detached, try_detached};
 use crate::device_group::{DeviceCall, DeviceGroup, issue, lend};
 use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct DeviceWindow {
     group: Arc<ringfold::DeviceGroup>,
-    window: ForkGuard<DeviceGroupWindow>,
+    /// None only while it is dropped.
+    window: Option<ForkGuard<DeviceGroupWindow>>,
 }
 
 #[pymethods]
@@ -36,7 +37,7 @@ impl DeviceWindow {
             group.window(memory, &about)
         })?;
         let window = opened.map_err(|Unsupported(why)| port_error(py, "unsupported", 0, &why))?;
-        Ok(Self { group, window: ForkGuard::new(window) })
+        Ok(Self { group, window: Some(ForkGuard::new(window)) })
     }
 
     /// Copies memory into that of a rank, at an offset in bytes.
@@ -99,28 +100,35 @@ impl DeviceWindow {
 
     /// The size of a rank's memory in bytes.
     fn size(&self, py: Python<'_>, rank: usize) -> PyResult<u64> {
-        self.window.of_group(py)?.bytes(rank).map_err(|error| error.to_exception(py))
+        self.window(py)?.bytes(rank).map_err(|error| error.to_exception(py))
     }
 
     /// The address of a rank's memory in this process.
     fn address(&self, py: Python<'_>, rank: usize) -> PyResult<u64> {
-        self.window.of_group(py)?.address(rank).map_err(|error| error.to_exception(py))
+        self.window(py)?.address(rank).map_err(|error| error.to_exception(py))
     }
 
     /// A rank's description.
     fn about<'py>(&self, py: Python<'py>, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let about = self.window.of_group(py)?.about(rank).map_err(|error| error.to_exception(py))?;
+        let about = self.window(py)?.about(rank).map_err(|error| error.to_exception(py))?;
         Ok(PyBytes::new(py, about))
     }
 
     /// Closes it. All ranks call this.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let window = self.window.of_group(py)?;
+        let window = self.window(py)?;
         try_detached(py, || window.close())
     }
 }
 
 impl DeviceWindow {
+    fn window(&self, py: Python<'_>) -> PyResult<&DeviceGroupWindow> {
+        match &self.window {
+            Some(window) => window.of_group(py),
+            None => Err(Error::Left.to_exception(py)),
+        }
+    }
+
     fn issue(
         &self,
         py: Python<'_>,
@@ -128,10 +136,17 @@ impl DeviceWindow {
         own: Option<usize>,
         queue: impl FnOnce(&DeviceGroupWindow, &Stream) -> Result<CallEnd, Error> + Send,
     ) -> PyResult<Option<DeviceCall>> {
-        let window = self.window.of_group(py)?;
+        let window = self.window(py)?;
         try_detached(py, || {
             let _current = self.group.gpu()?.make_current()?;
             issue(&self.group, stream, own, |on| queue(window, on))
         })
+    }
+}
+
+impl Drop for DeviceWindow {
+    fn drop(&mut self) {
+        // This may wait for kernels.
+        drop_detached(self.window.take());
     }
 }

@@ -26,7 +26,7 @@ use folds::Folds;
 pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
 use parking_lot::Mutex;
-use registrar::Registrar;
+use registrar::{Calls, Registrar};
 use ringfold_cuda::device_arena::{
     AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind,
     Specialisation,
@@ -133,8 +133,8 @@ impl DeviceGroup {
         let arena = Arc::new(arena);
         let queue: Arc<Mutex<LaunchQueue>> = Arc::default();
         let transfers = Arc::new(TransferQueues::new(group.world()));
-        let queues = (queue.clone(), transfers.clone());
-        registrar.start(&arena, Box::new(move || queues.0.lock().is_idle() && queues.1.is_idle()))?;
+        let calls = Calls { collectives: queue.clone(), transfers: transfers.clone() };
+        registrar.start(&arena, calls)?;
         // Weak: the page is released with the arena, not by the thread that closes the group.
         let page = Arc::downgrade(&page);
         group.on_failure(move |error| {
@@ -189,7 +189,7 @@ impl DeviceGroup {
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
         let fingerprint = descriptor.fingerprint(Algorithm::OneShot, 0);
-        let capture = self.prepare_capture(stream, [source, target])?;
+        let capture = self.prepare_capture(stream, [source, target], |bytes| self.is_bulk(bytes))?;
         let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
         let call = AllReduceCall { source, target, count, fold, common };
         let operands = [source, target];
@@ -245,7 +245,7 @@ impl DeviceGroup {
         let fingerprint = request.descriptor.fingerprint(Algorithm::OneShot, 0);
         let fingerprint = request.layout.add_to_fingerprint(fingerprint);
         let memory: Vec<_> = input.iter().chain(output).collect();
-        let capture = self.prepare_capture(stream, memory.iter().copied())?;
+        let capture = self.prepare_capture(stream, memory.iter().copied(), |bytes| self.is_bulk(bytes))?;
         let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
         let call = ExchangeCall {
             memory: &memory,
@@ -356,7 +356,9 @@ impl DeviceGroup {
     fn queue_nothing(&self, stream: &Stream) -> Result<CallEnd, Error> {
         self.check()?;
         let arena = self.arena()?;
-        self.queue.lock().end(arena.gpu(), stream, stream.capture()?, Vec::new())
+        let (capture, mut queue) = (stream.capture()?, self.queue.lock());
+        queue.join(stream, capture)?;
+        queue.end(arena.gpu(), stream, capture, Vec::new())
     }
 
     fn arena(&self) -> Result<&Arc<DeviceArena>, Error> {
@@ -379,16 +381,21 @@ impl DeviceGroup {
         Ok(elements as u64 * element.parts)
     }
 
+    fn is_bulk(&self, bytes: usize) -> bool {
+        self.arena.as_ref().is_some_and(|arena| arena.is_bulk(bytes))
+    }
+
     /// The capture of a stream, if there is one. A graph uses memory as it is registered now, so that is waited for.
     fn prepare_capture<'a>(
         &self,
         stream: &Stream,
         operands: impl IntoIterator<Item = &'a DeviceMemory>,
+        is_large: impl Fn(usize) -> bool,
     ) -> Result<Option<u64>, Error> {
         let capture = stream.capture()?;
         if capture.is_some() && self.world() > 1 {
             let arena = self.arena()?;
-            for memory in operands.into_iter().filter(|memory| arena.is_bulk(memory.len())) {
+            for memory in operands.into_iter().filter(|memory| is_large(memory.len())) {
                 // Otherwise the graph uses staging areas.
                 if let Err(why) = self.registrar.register(arena, memory.address()) {
                     tracing::debug!(why, "a CUDA graph uses staging areas");

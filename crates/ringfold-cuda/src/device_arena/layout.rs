@@ -44,11 +44,16 @@ pub(super) const SMALL_TRANSFER_BYTES: usize = 64 << 10;
 /// The most transfers of one launch.
 pub(super) const TRANSFERS_MAX: usize = 2 * WORLD_MAX;
 
-/// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few.
-pub(super) const TRANSFER_BLOCKS: usize = 8;
+/// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few: with messages
+/// between all ranks, those of one device run at the same time.
+pub(super) fn transfer_blocks(world: usize) -> usize {
+    (TRANSFER_BLOCKS_MAX / (world - 1).max(1)).max(1)
+}
 
-/// The blocks of a large call that wait for other ranks, on a device that several groups share.
-const SHARED_BLOCKS: u32 = 4;
+const TRANSFER_BLOCKS_MAX: usize = 8;
+
+/// The blocks of all ranks' large calls that wait for other ranks, on a device that several groups share.
+const SHARED_BLOCKS_ALL: usize = 16;
 
 /// The staging area of the messages to one rank: two pieces for each block.
 const TRANSFER_STAGING_BYTES: usize = 2 << 20;
@@ -61,6 +66,7 @@ const MAILBOX_BYTES: usize = 32;
 /// Offsets in an arena, for one world size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ArenaLayout {
+    world: usize,
     epochs: usize,
     flags: usize,
     mailboxes: usize,
@@ -92,6 +98,7 @@ impl ArenaLayout {
         let transfer_staging = transfer_packets + world * 2 * 2 * SMALL_TRANSFER_BYTES;
         let bytes = transfer_staging + world * TRANSFER_STAGING_BYTES;
         Self {
+            world,
             epochs,
             flags,
             mailboxes,
@@ -131,9 +138,9 @@ impl ArenaLayout {
             bytes("RF_TRANSFER_STAGING", self.transfer_staging),
             bytes("RF_TRANSFER_STAGING_BYTES", TRANSFER_STAGING_BYTES),
             number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
-            number("RF_TRANSFER_BLOCKS", TRANSFER_BLOCKS as u32),
+            number("RF_TRANSFER_BLOCKS", transfer_blocks(self.world) as u32),
             number("RF_TRANSFER_PACKETS_MAX", (SMALL_TRANSFER_BYTES / 8) as u32),
-            number("RF_SHARED_BLOCKS", SHARED_BLOCKS),
+            number("RF_SHARED_BLOCKS", (SHARED_BLOCKS_ALL / self.world).max(1) as u32),
             number("RF_FLAG_STRIDE", FLAG_STRIDE as u32),
             number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
             number("RF_MAILBOX_BYTES", MAILBOX_BYTES as u32),

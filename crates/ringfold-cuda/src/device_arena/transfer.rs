@@ -1,6 +1,6 @@
 //! Launches of the kernels of sends and receives.
 
-use super::layout::{SMALL_TRANSFER_BYTES, THREADS, TRANSFER_BLOCKS, TRANSFERS_MAX};
+use super::layout::{SMALL_TRANSFER_BYTES, THREADS, TRANSFERS_MAX, transfer_blocks};
 use super::{CallOptions, DeviceArena, FoldKernels};
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
@@ -18,12 +18,19 @@ pub struct Transfer<'a> {
     pub memory: &'a DeviceMemory,
     /// Hash of what both ranks must agree on.
     pub fingerprint: u64,
+    /// What [`DeviceArena::code_of`] returns for it.
+    pub code: u64,
 }
 
 impl Transfer<'_> {
     /// Whether it goes in packets: the sender does not wait for the receiver.
     pub fn is_small(&self) -> bool {
-        self.memory.len() <= SMALL_TRANSFER_BYTES
+        !Self::is_large(self.memory.len())
+    }
+
+    /// Whether so many bytes are too many for packets.
+    pub fn is_large(bytes: usize) -> bool {
+        bytes > SMALL_TRANSFER_BYTES
     }
 }
 
@@ -39,6 +46,13 @@ const SMALL_BLOCKS_MAX: u32 = 4;
 struct Grid(u32, u32, u32);
 
 impl DeviceArena {
+    /// The position of a large send in registered memory; 0 if it is not registered, or for other transfers.
+    pub fn code_of(&self, transfer: &Transfer<'_>, is_captured: bool) -> u64 {
+        let memory = transfer.memory;
+        let is_read = transfer.is_send && !transfer.is_small();
+        if is_read { self.code(memory.address(), memory.len() as u64, is_captured) } else { 0 }
+    }
+
     /// Queues transfers that may wait for each other's ranks. All are small, or none is and at most one is a receive.
     ///
     /// Transfers with one rank in one direction are queued one after the other; the ranks do that in the same order. What
@@ -63,14 +77,21 @@ impl DeviceArena {
             return Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")));
         }
         if transfers.iter().all(Transfer::is_small) {
-            let steps: Vec<_> = transfers.iter().map(|transfer| (transfer, 0, 0)).collect();
+            let all: Vec<_> = transfers.iter().collect();
             let most = transfers.iter().map(|transfer| transfer.memory.len()).max().unwrap_or(0);
             let packets = most.div_ceil(8).max(1) as u32;
             let threads = packets.next_multiple_of(32).min(THREADS);
             // Few blocks: those of receives wait.
             let blocks = packets.div_ceil(THREADS).min(SMALL_BLOCKS_MAX);
             let grid = Grid(blocks, transfers.len() as u32, threads);
-            return self.launch_transfers(kernels.function("ringfold_small")?, &steps, options, grid, stream);
+            return self.launch_transfers(
+                kernels.function("ringfold_small")?,
+                &all,
+                0,
+                options,
+                grid,
+                stream,
+            );
         }
         self.transfer_large(kernels, transfers, options, stream)
     }
@@ -82,63 +103,59 @@ impl DeviceArena {
         options: &CallOptions,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let code = |transfer: &Transfer<'_>| {
-            let memory = transfer.memory;
-            if transfer.is_send {
-                self.code(memory.address(), memory.len() as u64, options.is_captured)
-            } else {
-                0
-            }
-        };
-        let coded: Vec<_> = transfers.iter().map(|transfer| (transfer, code(transfer))).collect();
-        let is_pushed = |transfer: &Transfer<'_>, code: u64| transfer.is_send && code == 0;
-        let needs_second =
-            coded.iter().any(|(transfer, code)| !transfer.is_send || is_pushed(transfer, *code));
+        let is_pushed = |transfer: &Transfer<'_>| transfer.is_send && transfer.code == 0;
+        let needs_second = transfers.iter().any(|transfer| !transfer.is_send || is_pushed(transfer));
         // A send that needs no other kernel waits in the first one.
         let first = if needs_second { ANNOUNCE } else { ANNOUNCE | AWAIT };
         let meet = kernels.function("ringfold_meet")?;
-        let count = coded.len() as u32;
-        let steps: Vec<_> = coded.iter().map(|(transfer, code)| (*transfer, *code, first)).collect();
-        self.launch_transfers(meet, &steps, options, Grid(count, 1, 32), stream)?;
+        let all: Vec<_> = transfers.iter().collect();
+        self.launch_transfers(meet, &all, first, options, Grid(all.len() as u32, 1, 32), stream)?;
         if !needs_second {
             return Ok(());
         }
-        for (transfer, code) in &coded {
+        let few = transfer_blocks(self.world()) as u32;
+        for transfer in transfers {
             let (function, blocks) = if !transfer.is_send {
                 // Nothing waits for these blocks, so they may use the whole device.
                 let blocks = transfer.memory.len().div_ceil(THREADS as usize * 16) as u32;
-                (kernels.function("ringfold_pull")?, blocks.clamp(TRANSFER_BLOCKS as u32, self.gpu.sms()))
-            } else if is_pushed(transfer, *code) {
-                (kernels.function("ringfold_push")?, TRANSFER_BLOCKS as u32)
+                (kernels.function("ringfold_pull")?, blocks.clamp(few, self.gpu.sms().max(few)))
+            } else if is_pushed(transfer) {
+                (kernels.function("ringfold_push")?, few)
             } else {
                 continue;
             };
-            self.launch_transfers(function, &[(transfer, 0, 0)], options, Grid(blocks, 1, THREADS), stream)?;
+            self.launch_transfers(function, &[transfer], 0, options, Grid(blocks, 1, THREADS), stream)?;
         }
-        let sends: Vec<_> = steps.into_iter().filter(|(transfer, ..)| transfer.is_send).collect();
-        let sends: Vec<_> = sends.into_iter().map(|(transfer, ..)| (transfer, 0, AWAIT)).collect();
+        let sends: Vec<_> = transfers.iter().filter(|transfer| transfer.is_send).collect();
         if sends.is_empty() {
             return Ok(());
         }
-        self.launch_transfers(meet, &sends, options, Grid(sends.len() as u32, 1, 32), stream)
+        self.launch_transfers(meet, &sends, AWAIT, options, Grid(sends.len() as u32, 1, 32), stream)
     }
 
-    /// Launches a kernel for transfers, each with its code and its steps.
+    /// Launches a kernel for transfers, with these steps.
     fn launch_transfers(
         &self,
         function: &Function,
-        transfers: &[(&Transfer<'_>, u64, u32)],
+        transfers: &[&Transfer<'_>],
+        steps: u32,
         options: &CallOptions,
         Grid(blocks, rows, threads): Grid,
         stream: &Stream,
     ) -> Result<(), CudaError> {
         const WORDS: usize = 5;
         let mut words = [0; WORDS * TRANSFERS_MAX];
-        for (at, (transfer, code, steps)) in words.chunks_exact_mut(WORDS).zip(transfers) {
+        for (at, transfer) in words.chunks_exact_mut(WORDS).zip(transfers) {
             let steps = steps | if transfer.is_send { SEND } else { 0 };
             let who = transfer.peer as u64 | u64::from(steps) << 32;
             let memory = transfer.memory;
-            at.copy_from_slice(&[memory.address(), memory.len() as u64, *code, transfer.fingerprint, who]);
+            at.copy_from_slice(&[
+                memory.address(),
+                memory.len() as u64,
+                transfer.code,
+                transfer.fingerprint,
+                who,
+            ]);
         }
         let parameters: Vec<u8> =
             words.into_iter().chain(self.links(options)).flat_map(u64::to_ne_bytes).collect();

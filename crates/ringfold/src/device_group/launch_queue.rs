@@ -19,6 +19,8 @@ pub(super) struct LaunchQueue {
     queued: VecDeque<QueuedCall>,
     /// The number of the stream of the last call.
     last_stream: Option<u64>,
+    /// The number of calls so far, except those in graphs.
+    issued: u64,
     spare: Vec<Event>,
     /// The id of the last capture, and an event after its last call.
     captured: Option<(u64, Event)>,
@@ -104,6 +106,7 @@ impl LaunchQueue {
         let end = Arc::new(self.event(gpu)?);
         stream.record(&end)?;
         self.queued.push_back(QueuedCall { end: end.clone(), _operands: operands });
+        self.issued += 1;
         if self.queued.len() > KEPT_MAX {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
@@ -140,6 +143,16 @@ impl LaunchQueue {
             Some(event) => Ok(event),
             None => Ok(gpu.create_event()?),
         }
+    }
+
+    /// The number of calls so far, except those in graphs.
+    pub(super) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    /// Whether the first so many calls are done.
+    pub(super) fn has_ended(&mut self, calls: u64) -> bool {
+        self.unfinished().is_ok_and(|unfinished| self.issued - unfinished as u64 >= calls)
     }
 
     /// Whether all calls are done, except those in graphs.

@@ -3,6 +3,8 @@
 //! A thread offers allocations to the other ranks, opens theirs, and notices freed ones. The ranks' threads talk by notes on
 //! a topic of the device group. An operation on memory that not all ranks have opened goes through staging areas.
 
+use super::launch_queue::LaunchQueue;
+use super::transfers::TransferQueues;
 use crate::{Error, Group};
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -47,6 +49,29 @@ enum Message {
     Forget(SlotId),
     /// The sender has closed it.
     Forgotten(SlotId),
+}
+
+/// The calls of this rank.
+pub(super) struct Calls {
+    pub(super) collectives: Arc<Mutex<LaunchQueue>>,
+    pub(super) transfers: Arc<TransferQueues>,
+}
+
+/// How many collectives, and how many transfers of each chain, were issued.
+type Issued = (u64, Vec<u64>);
+
+impl Calls {
+    fn are_idle(&self) -> bool {
+        self.collectives.lock().is_idle() && self.transfers.is_idle()
+    }
+
+    fn issued(&self) -> Issued {
+        (self.collectives.lock().issued(), self.transfers.issued())
+    }
+
+    fn have_ended(&self, (collectives, transfers): &Issued) -> bool {
+        self.collectives.lock().has_ended(*collectives) && self.transfers.have_ended(transfers)
+    }
 }
 
 /// The registrations of a device group.
@@ -99,19 +124,16 @@ impl Registrar {
     }
 
     /// Starts the thread.
-    pub(super) fn start(
-        &self,
-        arena: &Arc<DeviceArena>,
-        is_idle: Box<dyn Fn() -> bool + Send>,
-    ) -> Result<(), Error> {
+    pub(super) fn start(&self, arena: &Arc<DeviceArena>, calls: Calls) -> Result<(), Error> {
         let Some(inbox) = self.inbox.lock().take() else { return Ok(()) };
         let (group, topic, shared) = (self.group.clone(), self.topic, self.shared.clone());
         let clerk = Clerk {
             group,
             topic,
             arena: Arc::downgrade(arena),
-            is_idle,
+            calls,
             shared,
+            leaving: Vec::new(),
             closing: Vec::new(),
             has_warned: false,
         };
@@ -148,9 +170,9 @@ impl Registrar {
     /// Makes the other ranks close an allocation, and waits a moment until they have.
     pub(super) fn deregister(&self, arena: &DeviceArena, address: u64) {
         let deadline = Instant::now() + SWEEP;
-        let _ = self.requests.send(Request::Forget(address));
         let mut progress = self.shared.progress.lock();
         let before = progress.handled;
+        let _ = self.requests.send(Request::Forget(address));
         let is_done = |progress: &Progress| {
             progress.has_ended
                 || progress.handled > before
@@ -176,9 +198,10 @@ struct Clerk {
     group: Group,
     topic: u64,
     arena: Weak<DeviceArena>,
-    /// Whether no kernel of this rank runs.
-    is_idle: Box<dyn Fn() -> bool + Send>,
+    calls: Calls,
     shared: Arc<Shared>,
+    /// Memory of this rank that others are told to close when the calls that may use it have ended.
+    leaving: Vec<(SlotId, Issued)>,
     /// Memory of other ranks that is closed when this rank's kernels have ended: the driver would block until then.
     closing: Vec<(usize, SlotId, Box<dyn Send>)>,
     has_warned: bool,
@@ -188,7 +211,7 @@ impl Clerk {
     fn work(mut self, inbox: &Receiver<Request>) {
         let mut has_registered = false;
         loop {
-            let request = if !self.closing.is_empty() {
+            let request = if !self.closing.is_empty() || !self.leaving.is_empty() {
                 inbox.recv_timeout(CLOSING_PAUSE)
             } else if has_registered {
                 inbox.recv_timeout(SWEEP)
@@ -201,7 +224,7 @@ impl Clerk {
                 Ok(Request::Register(address)) => self.register(&arena, address),
                 Ok(Request::Forget(address)) => {
                     if let Some(what) = arena.forget(address) {
-                        self.tell_all(&Message::Forget(what));
+                        self.leave(what);
                     }
                 }
                 Ok(Request::Note(from, text)) => match Message::decode(&text) {
@@ -210,6 +233,7 @@ impl Clerk {
                 },
                 Err(RecvTimeoutError::Timeout) => self.sweep(&arena),
             }
+            self.tell_left();
             self.close_unused();
             has_registered = arena.has_registered();
             drop(arena);
@@ -235,14 +259,27 @@ impl Clerk {
         }
     }
 
-    fn sweep(&self, arena: &DeviceArena) {
+    fn sweep(&mut self, arena: &DeviceArena) {
         for what in arena.forget_freed() {
+            self.leave(what);
+        }
+    }
+
+    /// Makes the others close an allocation, once the calls that may use it have ended.
+    fn leave(&mut self, what: SlotId) {
+        self.leaving.push((what, self.calls.issued()));
+    }
+
+    fn tell_left(&mut self) {
+        let calls = &self.calls;
+        let left: Vec<_> = self.leaving.extract_if(.., |(_, issued)| calls.have_ended(issued)).collect();
+        for (what, _) in left {
             self.tell_all(&Message::Forget(what));
         }
     }
 
     fn close_unused(&mut self) {
-        if !self.closing.is_empty() && (self.is_idle)() {
+        if !self.closing.is_empty() && self.calls.are_idle() {
             for (owner, what, memory) in core::mem::take(&mut self.closing) {
                 drop(memory);
                 self.tell(&[owner], &Message::Forgotten(what));
@@ -262,7 +299,7 @@ impl Clerk {
             Message::Opened(what) => arena.note_opened(what, from),
             Message::Refused(what, why) => {
                 if arena.note_refused(what, why) {
-                    self.tell_all(&Message::Forget(what));
+                    self.leave(what);
                 }
             }
             Message::Forget(what) => {

@@ -10,7 +10,7 @@ use crate::group::{BufferLengths, RankContext};
 use crate::{Error, GroupOp};
 use core::time::Duration;
 use parking_lot::Mutex;
-use ringfold_cuda::device_arena::{CallOptions, KernelKind, Specialisation, Transfer};
+use ringfold_cuda::device_arena::{CallOptions, FoldKernels, KernelKind, Specialisation, Transfer};
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::tuning::Algorithm;
@@ -32,15 +32,25 @@ pub struct DeviceTransfer {
 /// The chains of a rank and the streams of batches.
 pub(super) struct TransferQueues {
     chains: Mutex<Vec<LaunchQueue>>,
-    /// The stream of each chain, for batches. None before it is needed.
+    /// The stream of each chain, for batches, and those of captured ones. None before it is needed.
     streams: Mutex<Vec<Option<Stream>>>,
 }
 
 impl TransferQueues {
     pub(super) fn new(world: usize) -> Self {
         let chains = (0..2 * world).map(|_| LaunchQueue::default()).collect();
-        let streams = Mutex::new((0..2 * world).map(|_| None).collect());
+        let streams = Mutex::new((0..4 * world).map(|_| None).collect());
         Self { chains: Mutex::new(chains), streams }
+    }
+
+    /// The number of calls of each chain so far.
+    pub(super) fn issued(&self) -> Vec<u64> {
+        self.chains.lock().iter().map(LaunchQueue::issued).collect()
+    }
+
+    /// Whether the first so many calls of each chain are done.
+    pub(super) fn have_ended(&self, calls: &[u64]) -> bool {
+        self.chains.lock().iter_mut().zip(calls).all(|(chain, calls)| chain.has_ended(*calls))
     }
 
     /// Whether all transfers are done, except those in graphs.
@@ -76,11 +86,11 @@ impl Link {
     }
 }
 
-/// The chains of a batch, each with its transfers in order; one for all if one stream is enough.
+/// The chains of a batch, each with its transfers in order; and whether all of them can be launched together on one stream.
 ///
 /// It is if no transfer can keep another one from starting: the small ones run at once in one kernel. Of large ones, sends are
 /// announced before anything waits, so that one receive may wait for its sender; but a send through a staging area waits.
-fn chains_of(batch: &[Link]) -> Vec<Vec<usize>> {
+fn chains_of(batch: &[Link]) -> (Vec<Vec<usize>>, bool) {
     let mut chains: Vec<Vec<usize>> = Vec::new();
     for (index, link) in batch.iter().enumerate() {
         match chains.iter_mut().find(|chain| batch[chain[0]].chain() == link.chain()) {
@@ -91,20 +101,27 @@ fn chains_of(batch: &[Link]) -> Vec<Vec<usize>> {
     let receives = batch.iter().filter(|link| !link.is_send).count();
     let all_small = batch.iter().all(|link| link.is_small);
     let all_large = !batch.iter().any(|link| link.is_small);
-    let can_wait = receives > 1 || batch.iter().any(|link| link.is_pushed);
-    if chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && !can_wait) {
-        return vec![(0..batch.len()).collect()];
-    }
-    chains
+    let can_wait = receives > 1 || batch.len() > 1 && batch.iter().any(|link| link.is_pushed);
+    let is_joint = chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && !can_wait);
+    (chains, is_joint)
+}
+
+/// A batch that is being queued.
+struct Batch<'a> {
+    transfers: &'a [DeviceTransfer],
+    parts: Vec<Transfer<'a>>,
+    links: Vec<Link>,
+    options: CallOptions,
+    capture: Option<u64>,
 }
 
 impl DeviceGroup {
     /// Queues sends and receives, which may wait for each other's ranks. The call ends when all have.
     ///
     /// Small messages are sent at once; a larger one when its receiver takes it.
-    pub fn transfer(
+    pub fn transfer<'a>(
         &self,
-        batch: &[DeviceTransfer],
+        batch: &'a [DeviceTransfer],
         stream: &Stream,
         timeout: Option<Duration>,
     ) -> Result<CallEnd, Error> {
@@ -112,67 +129,91 @@ impl DeviceGroup {
         self.check()?;
         let arena = self.arena()?;
         let _current = arena.gpu().make_current()?;
-        let capture = self.prepare_capture(stream, batch.iter().map(|transfer| &transfer.memory))?;
+        let sends = batch.iter().filter(|transfer| transfer.is_send).map(|transfer| &transfer.memory);
+        let capture = self.prepare_capture(stream, sends, Transfer::is_large)?;
         let options = CallOptions {
             fingerprint: 0,
             timeout: timeout.unwrap_or_default(),
             is_captured: capture.is_some(),
         };
-        let kernels =
-            self.transfer_kernels.as_deref().ok_or_else(|| invalid!("a single rank has no transfers"))?;
+        let part = |(transfer, fingerprint): (&'a DeviceTransfer, u64)| {
+            let DeviceTransfer { is_send, peer, memory, .. } = transfer;
+            let mut part = Transfer { is_send: *is_send, peer: *peer, memory, fingerprint, code: 0 };
+            part.code = arena.code_of(&part, capture.is_some());
+            part
+        };
+        let parts: Vec<_> = batch.iter().zip(all).map(part).collect();
+        let link = |part: &Transfer<'_>| {
+            let is_small = part.is_small();
+            let is_pushed = part.is_send && !is_small && part.code == 0;
+            Link { is_send: part.is_send, peer: part.peer, is_small, is_pushed }
+        };
+        let links: Vec<_> = parts.iter().map(link).collect();
+        let (chains, is_joint) = chains_of(&links);
+        let batch = Batch { transfers: batch, parts, links, options, capture };
+        if is_joint { self.queue_joint(batch, stream) } else { self.queue_chains(&batch, &chains, stream) }
+    }
+
+    /// Queues all transfers of a batch at once.
+    fn queue_joint(&self, mut batch: Batch<'_>, stream: &Stream) -> Result<CallEnd, Error> {
+        let (arena, kernels) = (self.arena()?, self.transfer_kernels()?);
         // Locked until the call is queued: other threads queue after it.
         let mut queues = self.transfers.chains.lock();
-        let link = |transfer: &DeviceTransfer| {
-            let DeviceTransfer { is_send, peer, ref memory, .. } = *transfer;
-            let is_small = part_of(transfer, 0).is_small();
-            let is_pushed = batch.len() > 1 && is_send && !is_small && !arena.is_registered(memory);
-            Link { is_send, peer, is_small, is_pushed }
-        };
-        let links: Vec<_> = batch.iter().map(link).collect();
-        let chains = chains_of(&links);
+        for link in &batch.links {
+            queues[link.chain()].join(stream, batch.capture)?;
+        }
+        // Sends first: receives wait for other ranks.
+        batch.parts.sort_by_key(|part| !part.is_send);
+        arena.transfer(kernels, &batch.parts, &batch.options, stream)?;
         let mut end = CallEnd::default();
-        let is_forked = chains.len() > 1;
+        for (link, transfer) in batch.links.iter().zip(batch.transfers) {
+            let operands = vec![transfer.memory.clone()];
+            end = queues[link.chain()].end(arena.gpu(), stream, batch.capture, operands)?;
+        }
+        Ok(end)
+    }
+
+    /// Queues each chain of a batch on a stream of its own.
+    fn queue_chains(
+        &self,
+        batch: &Batch<'_>,
+        chains: &[Vec<usize>],
+        stream: &Stream,
+    ) -> Result<CallEnd, Error> {
+        let (arena, kernels, capture) = (self.arena()?, self.transfer_kernels()?, batch.capture);
+        let mut queues = self.transfers.chains.lock();
         let mut streams = self.transfers.streams.lock();
-        for chain in chains.iter().filter(|_| is_forked) {
-            let own = &mut streams[links[chain[0]].chain()];
-            let own = match own {
-                Some(own) => own,
+        // Streams of captures are others: a stream is captured until the whole capture ends.
+        let first = if capture.is_some() { 2 * self.world() } else { 0 };
+        let number = |chain: &[usize]| batch.links[chain[0]].chain();
+        for chain in chains {
+            let place = match &mut streams[first + number(chain)] {
+                Some(place) => place,
                 none => none.insert(arena.gpu().create_stream()?),
             };
             // All start before any is waited for.
-            self.fork(stream, own)?;
+            self.fork(stream, place)?;
         }
-        let place_of = |chain: &[usize]| {
-            let own = streams[links[chain[0]].chain()].as_ref();
-            own.filter(|_| is_forked).unwrap_or(stream)
-        };
-        for chain in &chains {
-            let place = place_of(chain);
-            for index in chain {
-                queues[links[*index].chain()].join(place, capture)?;
+        let placed =
+            chains.iter().filter_map(|chain| Some((chain, streams[first + number(chain)].as_ref()?)));
+        let placed: Vec<_> = placed.collect();
+        for (chain, place) in &placed {
+            let queue = &mut queues[number(chain)];
+            queue.join(place, capture)?;
+            for index in *chain {
+                arena.transfer(kernels, &batch.parts[*index..=*index], &batch.options, place)?;
             }
-            let part = |index: &usize| part_of(&batch[*index], all[*index]);
-            if is_forked {
-                for index in chain {
-                    arena.transfer(kernels, &[part(index)], &options, place)?;
-                }
-            } else {
-                let parts: Vec<_> = chain.iter().map(part).collect();
-                arena.transfer(kernels, &parts, &options, place)?;
-            }
-            for index in chain {
-                let queue = &mut queues[links[*index].chain()];
-                let operands = vec![batch[*index].memory.clone()];
-                end = queue.end(arena.gpu(), place, capture, operands)?;
-            }
+            let operands = chain.iter().map(|index| batch.transfers[*index].memory.clone()).collect();
+            queue.end(arena.gpu(), place, capture, operands)?;
         }
-        if !is_forked {
-            return Ok(end);
-        }
-        for chain in &chains {
-            self.fork(place_of(chain), stream)?;
+        for (_, place) in &placed {
+            self.fork(place, stream)?;
         }
         if capture.is_some() { Ok(CallEnd::default()) } else { CallEnd::record(arena.gpu(), stream) }
+    }
+
+    fn transfer_kernels(&self) -> Result<&FoldKernels, Error> {
+        self.transfer_kernels.as_deref().ok_or_else(|| invalid!("a single rank has no transfers"))
     }
 
     /// The fingerprint of a valid transfer: the same on both ranks.
@@ -198,11 +239,6 @@ pub(super) fn specialisation(world: usize) -> Specialisation {
     Specialisation { element: "U8", element_bytes: 1, op: "Sum", world, kind: KernelKind::Transfer }
 }
 
-fn part_of(transfer: &DeviceTransfer, fingerprint: u64) -> Transfer<'_> {
-    let DeviceTransfer { is_send, peer, memory, .. } = transfer;
-    Transfer { is_send: *is_send, peer: *peer, memory, fingerprint }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +251,7 @@ mod tests {
     fn one_stream_is_enough_if_nothing_can_wait_for_what_comes_later() {
         let is_one = |batch: &[(bool, usize)], is_small: bool| {
             let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, is_small)).collect();
-            chains_of(&links).len() == 1
+            chains_of(&links).1
         };
         let (send, receive) = (true, false);
         assert!(is_one(&[(send, 1)], false) && is_one(&[(receive, 1)], false));
@@ -224,15 +260,16 @@ mod tests {
         assert!(is_one(&[(receive, 1), (receive, 2), (send, 1)], true));
         assert!(!is_one(&[(send, 1), (send, 1), (receive, 2)], true));
         let pushed = Link { is_pushed: true, ..link(true, 1, false) };
-        assert_eq!(chains_of(&[pushed, link(false, 1, false)]).len(), 2);
+        assert!(!chains_of(&[pushed, link(false, 1, false)]).1);
+        assert!(!is_one(&[(send, 1), (send, 1)], true) && !is_one(&[(receive, 1), (receive, 1)], false));
     }
 
     #[test]
     fn transfers_with_one_rank_in_one_direction_are_a_chain() {
         let batch = [(true, 1), (false, 1), (true, 1), (true, 2), (false, 2)];
         let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, false)).collect();
-        assert_eq!(chains_of(&links), [vec![0, 2], vec![1], vec![3], vec![4]]);
+        assert_eq!(chains_of(&links), (vec![vec![0, 2], vec![1], vec![3], vec![4]], false));
         let mixed = [link(true, 1, true), link(false, 1, false)];
-        assert_eq!(chains_of(&mixed), [vec![0], vec![1]], "small and large ones");
+        assert_eq!(chains_of(&mixed), (vec![vec![0], vec![1]], false), "small and large ones");
     }
 }

@@ -80,6 +80,21 @@ def everyone_to_everyone() -> None:
         work.wait()
         for (peer, number), tensor in found.items():
             assert_same_bits(comm, tensor, message(peer, rank, number, counts[number]), f"{counts}")
+    # Several in one direction with one rank, small and large.
+    for counts in ((5, 6), (50_000, 50_001), (5, 50_000, 6)):
+        if rank > 1:
+            break
+        batch = comm.batch_op_create()
+        there = [torch.zeros(count, dtype=torch.int32, device="cuda") for count in counts]
+        for number, count in enumerate(counts):
+            if rank == 0:
+                batch.send(message(0, 1, number, count).cuda(), 1)
+            else:
+                batch.recv(there[number], 0)
+        batch.issue(False)
+        for number, count in enumerate(counts):
+            if rank == 1:
+                assert_same_bits(comm, there[number], message(0, 1, number, count), f"one way, {counts}")
     # One after the other, with collectives in between.
     for number, count in enumerate(COUNTS):
         tensor = torch.ones(1000, device="cuda")
@@ -88,11 +103,11 @@ def everyone_to_everyone() -> None:
                 comm.send(message(0, peer, number, count).cuda(), peer, False)
             comm.all_reduce(tensor, ReduceOp.SUM, False)
         else:
-            there = torch.zeros(count, dtype=torch.int32, device="cuda")
-            pending = comm.recv(there, 0, True)
+            mine = torch.zeros(count, dtype=torch.int32, device="cuda")
+            pending = comm.recv(mine, 0, True)
             comm.all_reduce(tensor, ReduceOp.SUM, False)
             pending.wait()
-            assert_same_bits(comm, there, message(0, rank, number, count), f"from the first, {count}")
+            assert_same_bits(comm, mine, message(0, rank, number, count), f"from the first, {count}")
         assert float(tensor[0]) == size
     assert nothing_was_staged(comm)
     comm.finalize()
