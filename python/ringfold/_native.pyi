@@ -10,7 +10,7 @@ from ringfold._error import GroupError
 __all__ = ["__version__", "start_log", "command", "begin_interpreter_exit"]
 __all__ += ["Communicator", "Master", "Tensor", "Work"]
 __all__ += ["OPERATIONS", "BootstrapListener", "Group", "GroupWork", "finish_retired"]
-__all__ += ["DeviceGroup", "Window", "WindowWork"]
+__all__ += ["DeviceCall", "DeviceGroup", "DeviceWindow", "Window", "WindowWork"]
 __all__ += ["CudaFunction", "CudaMemory", "CudaModule", "cuda_compile", "cuda_compiler", "cuda_headers"]
 __all__ += ["cuda_arch", "cuda_count", "cuda_current", "cuda_device_of", "cuda_multiprocessors"]
 __all__ += ["cuda_unavailable_reason", "has_cuda"]
