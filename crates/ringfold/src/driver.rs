@@ -479,6 +479,7 @@ impl Driver {
 
     /// Votes an operation down, and discards what arrives for it.
     fn refuse_op(&mut self, op: OpId) {
+        self.device_ops.end(op);
         self.plane.skip(op);
         self.machine.handle_op_refused(op);
     }
