@@ -105,7 +105,9 @@ impl DeviceOps {
 
     fn answer<T>(&self, op: OpId, of: impl Fn(&HeardStages) -> Option<T>) -> Option<DeviceAnswer<Vec<T>>> {
         let Some(op) = self.ops.get(&op) else { return Some(DeviceAnswer::Ended) };
-        if op.is_on_host || op.heard.values().any(|heard| heard.is_on_host) {
+        let others = op.others.as_deref().unwrap_or_default();
+        let is_on_host = |peer: &PeerId| op.heard.get(peer).is_some_and(|heard| heard.is_on_host);
+        if op.is_on_host || others.iter().any(is_on_host) {
             return Some(DeviceAnswer::OnHost);
         }
         let others = op.others.as_ref()?;
@@ -182,6 +184,8 @@ mod tests {
         let mut ops = DeviceOps::default();
         ops.begin(OP, || vec![A, B]);
         ops.hear(OP, A, offered(1));
+        ops.hear(OP, PeerId(3), DeviceStage::OnHost);
+        assert_eq!(ops.offers(OP), None, "it is no member");
         ops.hear(OP, B, DeviceStage::OnHost);
         assert_eq!(ops.offers(OP), Some(DeviceAnswer::OnHost));
         assert_eq!(ops.ready(OP), Some(DeviceAnswer::OnHost));
