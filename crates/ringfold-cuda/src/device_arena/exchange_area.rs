@@ -153,7 +153,8 @@ impl PeerArea {
         self.memory.address()
     }
 
-    pub(super) fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
+    /// Fails if a range exceeds its halves.
+    pub fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
         if range.end <= self.bytes / 2 {
             return Ok(self);
         }

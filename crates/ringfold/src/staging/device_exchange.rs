@@ -72,7 +72,7 @@ impl Staging {
         if sum_of_weights.is_none() && self.descriptor.weight.is_some() {
             return Err(impossible(CudaError::Argument("a peer has offered no weight".into())));
         }
-        peers = pool.open(plan, offers, gpu).map_err(impossible)?;
+        peers = pool.open(plan, offers, gpu, capacity).map_err(impossible)?;
         area.wait().map_err(impossible)?;
 
         self.tell(DeviceStage::Ready)?;

@@ -17,8 +17,8 @@ const OPEN_AREAS_MAX: usize = 24;
 /// The smallest step between the sizes of areas, so that tensors of similar size share them.
 const AREA_STEP_MIN: usize = 2 << 20;
 
-/// The opened areas of a peer, by offer, the most recently used last.
-type OpenedAreas = Vec<(Vec<u8>, Arc<PeerArea>)>;
+/// The opened areas of a peer, by device of this process and offer, the most recently used last.
+type OpenedAreas = Vec<((i32, Vec<u8>), Arc<PeerArea>)>;
 
 /// Areas of this peer that no operation uses, and opened areas of others.
 #[derive(Default)]
@@ -45,13 +45,14 @@ impl ExchangePool {
         Ok(AreaLease { pool: self, area: Some(area) })
     }
 
-    /// Opens the areas that the other members of a plan have offered; none in place of the own one. What is open of peers
-    /// that are no members is closed.
+    /// Opens the areas for `bytes` that the other members of a plan have offered; none in place of the own one. What is
+    /// open of peers that are no members is closed.
     pub(super) fn open(
         &self,
         plan: &DevicePlan,
         offers: Vec<Vec<u8>>,
         gpu: &Gpu,
+        bytes: usize,
     ) -> Result<Vec<Option<Arc<PeerArea>>>, CudaError> {
         let mut opened = self.opened.lock();
         opened.retain(|peer, _| plan.members.contains(peer));
@@ -64,12 +65,14 @@ impl ExchangePool {
                 continue;
             };
             let of_peer = opened.entry(*peer).or_default();
-            let known = of_peer.iter().position(|(known, _)| *known == offer);
+            let key = (gpu.ordinal(), offer);
+            let known = of_peer.iter().position(|(known, _)| *known == key);
             let area = match known {
                 Some(index) => of_peer.remove(index).1,
-                None => Arc::new(PeerArea::open(&offer, gpu)?),
+                None => Arc::new(PeerArea::open(&key.1, gpu)?),
             };
-            of_peer.push((offer, area.clone()));
+            area.checked(&(0..bytes))?;
+            of_peer.push((key, area.clone()));
             if of_peer.len() > OPEN_AREAS_MAX {
                 of_peer.remove(0);
             }
