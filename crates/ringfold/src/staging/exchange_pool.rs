@@ -8,8 +8,9 @@ use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Free areas that are kept. More operations may be in flight.
+/// Free areas that are kept, and the sum of their capacities: half of their memory. More operations may be in flight.
 const FREE_AREAS_MAX: usize = 16;
+const FREE_BYTES_MAX: usize = 2 << 30;
 
 /// The areas of a peer that are kept open, the most recently used. The driver frees an area when all have closed it.
 const OPEN_AREAS_MAX: usize = 24;
@@ -23,6 +24,7 @@ type OpenedAreas = Vec<((i32, Vec<u8>), Arc<PeerArea>)>;
 /// Areas of this peer that no operation uses, and opened areas of others.
 #[derive(Default)]
 pub(crate) struct ExchangePool {
+    /// The most recently used last.
     free: Mutex<Vec<ExchangeArea>>,
     opened: Mutex<HashMap<PeerId, OpenedAreas>>,
 }
@@ -31,17 +33,25 @@ impl ExchangePool {
     /// Takes an area for `bytes`, which is returned when the lease is dropped.
     pub(super) fn take(&self, gpu: &Gpu, bytes: usize) -> Result<AreaLease<'_>, CudaError> {
         let mut free = self.free.lock();
-        let fitting = free.iter().enumerate().filter(|(_, a)| a.gpu() == *gpu && a.capacity() >= bytes);
-        let best = fitting.min_by_key(|(_, area)| area.capacity()).map(|(index, _)| index);
-        let found = best.map(|index| free.swap_remove(index));
-        if let Some(area) = found {
-            return Ok(AreaLease { pool: self, area: Some(area) });
+        let of_gpu = free.iter().enumerate().filter(|(_, area)| area.gpu() == *gpu);
+        let best = best_fit(of_gpu.map(|(index, area)| (index, area.capacity())), bytes);
+        if let Some(index) = best {
+            return Ok(AreaLease { pool: self, area: Some(free.remove(index)) });
         }
         // A larger one replaces one that is too small.
-        let smaller = free.iter().position(|area| area.gpu() == *gpu).map(|index| free.swap_remove(index));
+        let is_smaller = |area: &ExchangeArea| area.gpu() == *gpu && area.capacity() < bytes;
+        let smaller = free.iter().position(is_smaller).map(|index| free.remove(index));
         drop(free);
         drop(smaller);
-        let area = ExchangeArea::allocate(gpu, area_bytes(bytes))?;
+        let area = match ExchangeArea::allocate(gpu, area_bytes(bytes)) {
+            Err(CudaError::OutOfMemory { .. }) => {
+                // Free the others before failing.
+                let free = core::mem::take(&mut *self.free.lock());
+                drop(free);
+                ExchangeArea::allocate(gpu, area_bytes(bytes))?
+            }
+            other => other?,
+        };
         Ok(AreaLease { pool: self, area: Some(area) })
     }
 
@@ -88,6 +98,23 @@ fn area_bytes(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
+/// The smallest of the areas, given by index and capacity, that fits, unless more than half of it would be unused.
+fn best_fit(areas: impl Iterator<Item = (usize, usize)>, bytes: usize) -> Option<usize> {
+    let fitting = bytes..=area_bytes(bytes).saturating_mul(2);
+    let best = areas.filter(|(_, capacity)| fitting.contains(capacity)).min_by_key(|(_, capacity)| *capacity);
+    best.map(|(index, _)| index)
+}
+
+/// How many of the areas, given by capacity, the least recently used first, are too many.
+fn excess(capacities: &[usize]) -> usize {
+    let mut sum = 0_usize;
+    let kept = capacities.iter().rev().take(FREE_AREAS_MAX).take_while(|capacity| {
+        sum = sum.saturating_add(**capacity);
+        sum <= FREE_BYTES_MAX
+    });
+    capacities.len() - kept.count()
+}
+
 /// An area in use.
 pub(super) struct AreaLease<'a> {
     pool: &'a ExchangePool,
@@ -106,10 +133,16 @@ impl Drop for AreaLease<'_> {
         let Some(area) = self.area.take() else { return };
         // Nothing may read or write the user's memory from here on.
         area.drain();
-        let mut free = self.pool.free.lock();
-        if free.len() < FREE_AREAS_MAX {
-            free.push(area);
+        if area.capacity() > FREE_BYTES_MAX {
+            return;
         }
+        let mut free = self.pool.free.lock();
+        free.push(area);
+        let capacities: Vec<_> = free.iter().map(ExchangeArea::capacity).collect();
+        let excess: Vec<_> = free.drain(..excess(&capacities)).collect();
+        drop(free);
+        // Freed without the lock, since that takes long.
+        drop(excess);
     }
 }
 
@@ -124,5 +157,22 @@ mod tests {
             assert!(capacity >= bytes && capacity <= bytes + (bytes / 4).max(AREA_STEP_MIN), "{bytes}");
         }
         assert_eq!(area_bytes(256 << 20), 256 << 20);
+    }
+
+    #[test]
+    fn the_best_fit_is_at_most_half_unused() {
+        let fit = |mib: &[usize], bytes| best_fit(mib.iter().map(|mib| mib << 20).enumerate(), bytes);
+        assert_eq!(fit(&[64, 16, 10, 7], 8 << 20), Some(2));
+        assert_eq!(fit(&[64, 17, 7], 8 << 20), None);
+        assert_eq!(fit(&[2], 1), Some(0), "the smallest size fits all that is shorter");
+        assert_eq!(fit(&[], 1), None);
+    }
+
+    #[test]
+    fn the_least_recently_used_areas_are_freed_beyond_the_limits() {
+        assert_eq!(excess(&[1; FREE_AREAS_MAX]), 0);
+        assert_eq!(excess(&[1; FREE_AREAS_MAX + 2]), 2);
+        assert_eq!(excess(&[1, FREE_BYTES_MAX - 1, 1]), 1);
+        assert_eq!(excess(&[1, FREE_BYTES_MAX, 1]), 2);
     }
 }
