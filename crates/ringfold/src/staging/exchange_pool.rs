@@ -3,7 +3,7 @@
 use crate::device_plan::DevicePlan;
 use parking_lot::Mutex;
 use ringfold_cuda::device_arena::{ExchangeArea, PeerArea};
-use ringfold_cuda::{CudaError, Gpu};
+use ringfold_cuda::{CudaError, Gpu, release_soon};
 use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,28 @@ const FREE_BYTES_MAX: usize = 2 << 30;
 /// The areas of a peer that are kept open, the most recently used. The driver frees an area when all have closed it.
 const OPEN_AREAS_MAX: usize = 24;
 
+/// An area of a peer is closed if this many others of it were used since: its owner may have freed it.
+const UNUSED_MAX: u64 = 64;
+
 /// The smallest step between the sizes of areas, so that tensors of similar size share them.
 const AREA_STEP_MIN: usize = 2 << 20;
 
-/// The opened areas of a peer, by device of this process and offer, the most recently used last.
-type OpenedAreas = Vec<((i32, Vec<u8>), Arc<PeerArea>)>;
+/// An area of a peer: a device of this process, and the offer.
+type AreaKey = (i32, Vec<u8>);
+
+/// The opened areas of a peer.
+struct OpenedAreas<T> {
+    /// The most recently used last, each with the number of its last use.
+    areas: Vec<(AreaKey, u64, T)>,
+    uses: u64,
+}
 
 /// Areas of this peer that no operation uses, and opened areas of others.
 #[derive(Default)]
 pub(crate) struct ExchangePool {
     /// The most recently used last.
     free: Mutex<Vec<ExchangeArea>>,
-    opened: Mutex<HashMap<PeerId, OpenedAreas>>,
+    opened: Mutex<HashMap<PeerId, OpenedAreas<Arc<PeerArea>>>>,
 }
 
 impl ExchangePool {
@@ -64,8 +74,9 @@ impl ExchangePool {
         gpu: &Gpu,
         bytes: usize,
     ) -> Result<Vec<Option<Arc<PeerArea>>>, CudaError> {
+        let mut unused = Vec::new();
         let mut opened = self.opened.lock();
-        opened.retain(|peer, _| plan.members.contains(peer));
+        unused.extend(take_others(&mut opened, &plan.members));
         let mut offers = offers.into_iter();
         let mut areas = Vec::with_capacity(plan.members.len());
         for (rank, peer) in plan.members.iter().enumerate() {
@@ -74,21 +85,69 @@ impl ExchangePool {
                 areas.push(None);
                 continue;
             };
-            let of_peer = opened.entry(*peer).or_default();
-            let key = (gpu.ordinal(), offer);
-            let known = of_peer.iter().position(|(known, _)| *known == key);
-            let area = match known {
-                Some(index) => of_peer.remove(index).1,
-                None => Arc::new(PeerArea::open(&key.1, gpu)?),
-            };
+            let of_peer = opened.entry(*peer).or_insert_with(OpenedAreas::new);
+            let open = |(_, offer): &AreaKey| PeerArea::open(offer, gpu).map(Arc::new);
+            let area = of_peer.open((gpu.ordinal(), offer), open)?;
             area.checked(&(0..bytes))?;
-            of_peer.push((key, area.clone()));
-            if of_peer.len() > OPEN_AREAS_MAX {
-                of_peer.remove(0);
-            }
             areas.push(Some(area));
+            unused.extend(of_peer.take_unused());
+        }
+        drop(opened);
+        if !unused.is_empty() {
+            release_soon(move || drop(unused));
         }
         Ok(areas)
+    }
+
+    /// Closes the areas of peers that are no members, soon: closing may block.
+    pub(crate) fn keep_members(self: &Arc<Self>, members: Vec<PeerId>) {
+        if self.opened.try_lock().is_some_and(|opened| opened.is_empty()) {
+            return;
+        }
+        let pool = self.clone();
+        release_soon(move || {
+            let others: Vec<_> = take_others(&mut pool.opened.lock(), &members).collect();
+            drop(others);
+        });
+    }
+}
+
+/// Takes out the areas of peers that are no members.
+fn take_others<T>(
+    opened: &mut HashMap<PeerId, OpenedAreas<T>>,
+    members: &[PeerId],
+) -> impl Iterator<Item = T> {
+    let others = opened.extract_if(|peer, _| !members.contains(peer));
+    others.flat_map(|(_, of_peer)| of_peer.areas).map(|(_, _, area)| area)
+}
+
+impl<T: Clone> OpenedAreas<T> {
+    fn new() -> Self {
+        Self { areas: Vec::new(), uses: 0 }
+    }
+
+    /// Returns an area, which is opened if it is not open.
+    fn open<E>(&mut self, key: AreaKey, open: impl Fn(&AreaKey) -> Result<T, E>) -> Result<T, E> {
+        let known = self.areas.iter().position(|(known, ..)| *known == key);
+        let area = match known {
+            Some(index) => self.areas.remove(index).2,
+            None => open(&key).or_else(|_| {
+                // The driver may take it for one that is open, which its owner has freed.
+                self.areas.clear();
+                open(&key)
+            })?,
+        };
+        self.uses += 1;
+        self.areas.push((key, self.uses, area.clone()));
+        Ok(area)
+    }
+
+    /// Takes out the areas that were not used for long.
+    fn take_unused(&mut self) -> impl Iterator<Item = T> {
+        let is_used = |(_, used, _): &(AreaKey, u64, T)| self.uses - used <= UNUSED_MAX;
+        let first = self.areas.iter().position(is_used).unwrap_or(self.areas.len());
+        let excess = self.areas.len().saturating_sub(OPEN_AREAS_MAX);
+        self.areas.drain(..first.max(excess)).map(|(_, _, area)| area)
     }
 }
 
@@ -157,6 +216,37 @@ mod tests {
             assert!(capacity >= bytes && capacity <= bytes + (bytes / 4).max(AREA_STEP_MIN), "{bytes}");
         }
         assert_eq!(area_bytes(256 << 20), 256 << 20);
+    }
+
+    #[test]
+    fn areas_of_a_peer_are_opened_once_and_closed_when_unused() {
+        let mut opened = OpenedAreas::new();
+        let key = |number: u8| (0, vec![number]);
+        let open = |key: &AreaKey| Ok::<_, ()>((key.0, key.1[0]));
+        let fail = |_: &AreaKey| Err(());
+        assert_eq!(opened.open(key(1), open), Ok((0, 1)));
+        assert_eq!(opened.open(key(1), fail), Ok((0, 1)), "it is open");
+        assert_eq!(opened.open((1, vec![1]), open), Ok((1, 1)), "for another device");
+        assert!((0..UNUSED_MAX - 1).all(|_| opened.open(key(2), open).is_ok()));
+        assert_eq!(opened.take_unused().count(), 0);
+        assert!(opened.open(key(2), open).is_ok());
+        assert_eq!(opened.take_unused().collect::<Vec<_>>(), [(0, 1)]);
+        assert!((10..10 + OPEN_AREAS_MAX as u8).all(|number| opened.open(key(number), open).is_ok()));
+        assert_eq!(opened.take_unused().collect::<Vec<_>>(), [(1, 1), (0, 2)]);
+
+        let attempts = core::cell::Cell::new(0);
+        let fail_once = |key: &AreaKey| {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() == 1 { Err(()) } else { Ok((key.0, key.1[0])) }
+        };
+        assert_eq!(opened.open(key(3), fail_once), Ok((0, 3)));
+        assert_eq!(opened.areas.len(), 1, "all others were closed");
+        assert_eq!(opened.open(key(4), fail), Err(()));
+
+        let mut peers = HashMap::from([(PeerId(7), opened)]);
+        assert_eq!(take_others(&mut peers, &[PeerId(7)]).count(), 0);
+        assert_eq!(take_others(&mut peers, &[PeerId(8)]).count(), 0);
+        assert!(peers.is_empty());
     }
 
     #[test]
