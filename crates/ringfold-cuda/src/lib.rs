@@ -71,5 +71,6 @@ pub use kernel_image::default_cache;
 pub use leaf_hashes::{Leaf, hash_leaves};
 pub use module::Module;
 pub use pinned::Pinned;
+pub use release_queue::release_soon;
 pub use stream::Stream;
 pub use upload::{UploadPiece, upload};

@@ -73,6 +73,11 @@ impl Pinned {
             None => Ok(Memory::zeroed(0)),
         }
     }
+
+    /// Allocates page-locked memory for data of a device.
+    pub fn for_device(gpu: &crate::Gpu, bytes: usize) -> Result<Memory, CudaError> {
+        Ok(Self::acquire(gpu.0, bytes)?.into_memory())
+    }
 }
 
 impl Drop for Pinned {

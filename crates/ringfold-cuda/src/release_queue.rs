@@ -47,7 +47,7 @@ static STARTED: LazyLock<bool> = LazyLock::new(|| {
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Runs `release` on the release thread, in the order of the calls.
-pub(crate) fn release_soon(release: impl FnOnce() + Send + 'static) {
+pub fn release_soon(release: impl FnOnce() + Send + 'static) {
     submit(release, |pending, release| {
         pending.now.push_back(release);
         None

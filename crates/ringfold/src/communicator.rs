@@ -285,8 +285,9 @@ impl Communicator {
             error
         })?;
         let mut ended = engine.wait(call);
+        let failure = ended.transfer.as_ref().and_then(Transfer::failure);
         let (moved, fetched) = ended.transfer.take().map(Transfer::finish).unwrap_or_default();
-        match ended.result? {
+        match ended.result.map_err(|error| failure.unwrap_or(error))? {
             Completion::Synced(revision) => {
                 targets.upload(&fetched)?;
                 Ok(SyncInfo { revision: revision.0, tx_bytes: moved.tx_bytes, rx_bytes: moved.rx_bytes })

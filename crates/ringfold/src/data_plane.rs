@@ -409,7 +409,10 @@ impl DataPlane {
                     }
                 }
                 Some(Received::Message(LinkMessage::Device { op, stage })) => {
-                    if !self.executor.is_decided(op) {
+                    // An epoch that is not open yet has unknown members.
+                    let membership = self.executor.membership(op.epoch);
+                    let is_member = membership.is_none_or(|epoch| epoch.members.contains(&from));
+                    if is_member && !self.executor.is_decided(op) {
                         self.said.push_back(PlaneEvent::Device { peer: from, op, stage });
                     }
                 }

@@ -15,6 +15,7 @@ pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::relay::VolunteerRelay;
+use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
@@ -60,6 +61,7 @@ pub(crate) struct Driver {
     answering: Arc<()>,
     relay: VolunteerRelay,
     device_ops: DeviceOps,
+    exchange_pool: Arc<ExchangePool>,
     /// Whether a stage of an operation in device memory may have been reached since the last report.
     has_device_news: bool,
 }
@@ -123,6 +125,7 @@ impl Driver {
             answering: Arc::default(),
             relay: VolunteerRelay::default(),
             device_ops: DeviceOps::default(),
+            exchange_pool: Arc::default(),
             has_device_news: false,
         }
     }
@@ -206,6 +209,11 @@ impl Driver {
     /// The addresses of members, for other threads.
     pub(crate) fn directory(&self) -> Arc<Directory> {
         self.directory.clone()
+    }
+
+    /// Device memory that peers of this host share.
+    pub(crate) fn exchange_pool(&self) -> Arc<ExchangePool> {
+        self.exchange_pool.clone()
     }
 
     /// Where threads leave notes.
@@ -396,6 +404,7 @@ impl Driver {
             PeerAction::OpenEpoch(description) => {
                 let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
                 let mesh = self.plane.mesh();
+                self.exchange_pool.keep_members(members.clone());
                 mesh.admit(description.id, &description.key, members);
                 description.members.iter().for_each(|member| mesh.expect_member(member));
                 self.directory.set_epoch(&description, mesh.visit_dialer());
@@ -479,6 +488,7 @@ impl Driver {
 
     /// Votes an operation down, and discards what arrives for it.
     fn refuse_op(&mut self, op: OpId) {
+        self.device_ops.end(op);
         self.plane.skip(op);
         self.machine.handle_op_refused(op);
     }

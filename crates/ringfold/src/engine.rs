@@ -28,7 +28,7 @@ pub(crate) struct Engine {
     reactor: Reactor<Driver>,
     watch: Option<CancelToken>,
     directory: Arc<Directory>,
-    exchange_pool: ExchangePool,
+    exchange_pool: Arc<ExchangePool>,
 }
 
 impl Engine {
@@ -38,9 +38,9 @@ impl Engine {
         poller: Arc<Poller>,
         watch: Option<CancelToken>,
     ) -> std::io::Result<Self> {
-        let directory = driver.directory();
+        let (directory, exchange_pool) = (driver.directory(), driver.exchange_pool());
         let reactor = Reactor::start(driver, poller, "ringfold-progress")?;
-        Ok(Self { reactor, watch, directory, exchange_pool: ExchangePool::default() })
+        Ok(Self { reactor, watch, directory, exchange_pool })
     }
 
     /// What was sent and received. Also known after the end.

@@ -6,7 +6,7 @@ mod tensor_content;
 #[cfg(test)]
 pub(crate) use hashing::hash_slices;
 pub(crate) use hashing::{TensorBytes, hash_all};
-pub(crate) use tensor_content::TensorContent;
+pub(crate) use tensor_content::{DeviceContent, TensorContent};
 
 use crate::error::invalid;
 use crate::{Element, Error};

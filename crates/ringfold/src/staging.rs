@@ -63,20 +63,21 @@ impl Staging {
     pub(crate) fn run_in_background(self) -> Result<StagedWork, Error> {
         let (engine, call) = (self.engine.clone(), self.call);
         let outcome = Arc::new(StagedOutcome::default());
-        let shared = outcome.clone();
+        let (shared, reactor) = (outcome.clone(), engine.clone());
         let work = move || {
             let end = catch_unwind(AssertUnwindSafe(|| self.run(Waiting::ToTheEnd)));
-            *shared.end.lock() = Some(end.unwrap_or_else(|_| WorkEnd {
-                result: Err(Error::Internal("staging an all-reduce panicked".into())),
-                buffers: None,
+            *shared.end.lock() = Some(end.unwrap_or_else(|_| {
+                // The other peers wait for this one.
+                let _ = give_up(&reactor, call);
+                let result = Err(Error::Internal("staging an all-reduce panicked".into()));
+                WorkEnd { result, buffers: None }
             }));
             shared.ended.notify_all();
         };
         let thread =
             std::thread::Builder::new().name("ringfold-staging".into()).stack_size(STAGING_STACK_BYTES);
         if let Err(error) = thread.spawn(work) {
-            engine.with(|driver| driver.supply(call, None))?;
-            engine.abandon(call);
+            give_up(&engine, call)?;
             return Err(Error::system("starting a thread for an all-reduce failed", &error));
         }
         Ok(StagedWork { engine, outcome })
@@ -118,6 +119,13 @@ impl Staging {
         let source = download.finish()?.remove(0).into_view();
         Ok(HostBuffers::OutOfPlace { source, target })
     }
+}
+
+/// Votes a call down that nobody waits for.
+fn give_up(engine: &Engine, call: CallId) -> Result<(), Error> {
+    engine.with(|driver| driver.supply(call, None))?;
+    engine.abandon(call);
+    Ok(())
 }
 
 /// A staged all-reduce that runs on its own thread.

@@ -6,6 +6,7 @@
 
 mod active_connections;
 mod deal;
+mod entry_target;
 mod fetch;
 mod fetch_plan;
 mod limits;
@@ -15,10 +16,12 @@ mod serve;
 mod tests;
 mod wire;
 
-use crate::shared_state::{SyncedTensor, TensorContent};
+use crate::Error;
+use crate::shared_state::{DeviceContent, SyncedTensor, TensorContent};
 use core::time::Duration;
+pub(crate) use entry_target::AllocateTarget;
 use fetch::Fetch;
-use part::{Part, cut};
+use part::{Part, cut, cut_later};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::memory::Memory;
 use ringfold_proto::dtype::DType;
@@ -80,7 +83,8 @@ enum Content {
     /// As it was when the call was made.
     Own(Arc<TensorContent>),
     /// Being replaced by the elected content. During a fetch, the fetch has the parts.
-    Replaced { target: u128, parts: Vec<Part> },
+    /// The old content is kept to the end: dropping it may wait for a device.
+    Replaced { target: u128, parts: Vec<Part>, old: Option<Box<DeviceContent>> },
 }
 
 /// Counts transferred bytes.
@@ -143,6 +147,11 @@ impl Transfer {
         self.serving.serve(peer, connection);
     }
 
+    /// Why fetching failed, if that is this peer's fault.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.fetch.as_ref().and_then(|fetch| fetch.failure())
+    }
+
     /// Stops serving and fetching at once, and releases the tensors.
     pub(crate) fn stop(self) -> Moved {
         self.finish().0
@@ -156,7 +165,7 @@ impl Transfer {
             Content::Own(_) => Vec::new(),
             Content::Replaced { parts, .. } => parts,
         });
-        let fetched = replaced.map(Part::into_fetched).collect();
+        let fetched = replaced.filter_map(Part::into_fetched).collect();
         let moved = Moved {
             tx_bytes: self.counts.tx_bytes.load(Ordering::Relaxed),
             rx_bytes: self.counts.rx_bytes.load(Ordering::Relaxed),
@@ -212,28 +221,26 @@ impl Tensor {
         part_bytes: usize,
         wanted: &mut BTreeMap<usize, Vec<Part>>,
     ) -> bool {
-        let away = Content::Replaced { target, parts: Vec::new() };
-        let parts = match core::mem::replace(&mut self.content, away) {
-            Content::Replaced { target: earlier, parts } => {
+        let away = Content::Replaced { target, parts: Vec::new(), old: None };
+        let (parts, old) = match core::mem::replace(&mut self.content, away) {
+            Content::Replaced { target: earlier, parts, old } => {
                 let fresh = |part: Part| if earlier == target { part } else { part.emptied() };
-                parts.into_iter().map(fresh).collect()
+                (parts.into_iter().map(fresh).collect(), old)
             }
-            Content::Own(content) => {
-                let target = Arc::try_unwrap(content)
-                    .map_err(|shared| (shared, "it is still being served".to_owned()))
-                    .and_then(|own| {
-                        own.into_target().map_err(|failed| (Arc::new(failed.0), failed.1.to_string()))
-                    });
-                match target {
-                    Ok(memory) => cut(entry, memory, part_bytes),
-                    Err((own, why)) => {
-                        tracing::error!("failed to replace entry {:?}: {why}", self.key);
-                        self.content = Content::Own(own);
-                        return false;
-                    }
+            Content::Own(content) => match Arc::try_unwrap(content) {
+                Ok(TensorContent::Host(memory)) => (cut(entry, memory, part_bytes), None),
+                Ok(TensorContent::Device(content)) => (
+                    cut_later(entry, self.bytes, content.allocate_target(), part_bytes),
+                    Some(Box::new(content)),
+                ),
+                Err(own) => {
+                    tracing::error!("failed to replace entry {:?}: it is still being served", self.key);
+                    self.content = Content::Own(own);
+                    return false;
                 }
-            }
+            },
         };
+        self.content = Content::Replaced { target, parts: Vec::new(), old };
         wanted.insert(entry, parts);
         true
     }

@@ -13,9 +13,14 @@ use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::stream::Stream;
 use core::ops::Range;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 /// The halves start at multiples of this.
 const ALIGN: usize = 256;
+
+/// The areas of this process: sizes by address. Offers by peers of this process are compared with them.
+static OWN: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 /// An area of this process, and the stream of its work.
 pub struct ExchangeArea {
@@ -35,7 +40,9 @@ impl ExchangeArea {
     pub fn allocate(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
         let memory = GpuMemory::zeroed(gpu, 2 * bytes.next_multiple_of(ALIGN))?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        Ok(Self { memory, stream: gpu.create_stream()?, offer })
+        let area = Self { memory, stream: gpu.create_stream()?, offer };
+        OWN.lock().insert(area.start(), area.memory.len());
+        Ok(area)
     }
 
     /// The device.
@@ -139,12 +146,18 @@ impl ExchangeArea {
     }
 }
 
+impl Drop for ExchangeArea {
+    fn drop(&mut self) {
+        OWN.lock().remove(&self.start());
+    }
+}
+
 debug_as!(ExchangeArea, self => "an area for {} bytes on {:?}", self.capacity(), self.gpu());
 
 impl PeerArea {
     /// Opens the area of another member, for a device of this process.
     pub fn open(offer: &[u8], gpu: &Gpu) -> Result<Self, CudaError> {
-        let offer = MemoryOffer::decode(offer)
+        let offer = decode(offer, &OWN.lock())
             .ok_or_else(|| CudaError::Argument("invalid memory offer from another peer".into()))?;
         Ok(Self { memory: offer.open(gpu)?, bytes: offer.bytes() })
     }
@@ -153,7 +166,8 @@ impl PeerArea {
         self.memory.address()
     }
 
-    pub(super) fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
+    /// Fails if a range exceeds its halves.
+    pub fn checked(&self, range: &Range<usize>) -> Result<&Self, CudaError> {
         if range.end <= self.bytes / 2 {
             return Ok(self);
         }
@@ -166,3 +180,33 @@ impl PeerArea {
 }
 
 debug_as!(PeerArea, self => "an area for {} bytes of another peer", self.bytes / 2);
+
+/// Decodes the offer of an area; none if it is invalid, or names memory of this process that is none of its own areas.
+fn decode(offer: &[u8], own: &BTreeMap<u64, usize>) -> Option<MemoryOffer> {
+    let offer = MemoryOffer::decode(offer)?;
+    let is_own = offer.own_address().is_none_or(|address| own.get(&address) == Some(&offer.bytes()));
+    (is_own && offer.is_aligned(ALIGN as u64, 2 * ALIGN as u64)).then_some(offer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::process_id;
+
+    #[test]
+    fn offers_are_aligned_and_those_of_this_process_are_known() {
+        let own = BTreeMap::from([(0x1000, 4096)]);
+        let is_valid = |process: u64, address: u64, offset: u64, bytes: u64| {
+            let numbers =
+                |all: &[u64]| all.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<_>>();
+            let offer = [numbers(&[process, address]), vec![7; 80], numbers(&[1 << 20, offset, bytes])];
+            decode(&offer.concat(), &own).is_some()
+        };
+        let me = process_id() as u64;
+        assert!(is_valid(me, 0x1000, 0, 4096));
+        assert!(!is_valid(me, 0x1000, 0, 8192) && !is_valid(me, 0x2000, 0, 4096));
+        let other = me ^ 1;
+        assert!(is_valid(other, 0x2000, 256, 512) && !is_valid(other, 0x2000, 128, 512));
+        assert!(!is_valid(other, 0x2000, 256, 256) && !is_valid(other, 0x2000, 1 << 20, 512));
+    }
+}

@@ -54,6 +54,16 @@ impl MemoryOffer {
         self.record.is_valid()
     }
 
+    /// Whether offset and size are multiples of these.
+    pub(super) fn is_aligned(&self, offset: u64, bytes: u64) -> bool {
+        self.record.offset.is_multiple_of(offset) && self.record.bytes.is_multiple_of(bytes)
+    }
+
+    /// The address, if it is memory of this process.
+    pub(super) fn own_address(&self) -> Option<u64> {
+        (self.process == process_id() as u64).then_some(self.address)
+    }
+
     pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.record.bytes).unwrap_or(usize::MAX)
     }

@@ -8,8 +8,8 @@ use ringfold_proto::id::{EpochId, OpId, PeerId};
 use ringfold_proto::link_message::DeviceStage;
 use std::collections::HashMap;
 
-/// Operations that messages are kept for. Each member has far fewer in flight.
-const OPS_MAX: usize = 4096;
+/// Operations that messages of a peer are kept for. Each has far fewer in flight.
+const OPS_PER_PEER_MAX: usize = 1024;
 
 /// How a stage of an operation ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,11 +59,15 @@ impl DeviceOps {
         self.ops.get(&op).and_then(|op| op.others.clone()).unwrap_or_default()
     }
 
-    /// A member has reached a stage of an operation that is not decided.
-    pub(super) fn hear(&mut self, op: OpId, from: PeerId, stage: DeviceStage) {
-        if self.ops.len() >= OPS_MAX && !self.ops.contains_key(&op) {
+    /// A member has reached a stage of an operation that is not decided. Returns false if the message is ignored, because
+    /// the member is in too many operations that this peer has not begun.
+    pub(super) fn hear(&mut self, op: OpId, from: PeerId, stage: DeviceStage) -> bool {
+        let is_known = |op: &DeviceOp| op.others.is_some() || op.heard.contains_key(&from);
+        if !self.ops.get(&op).is_some_and(is_known)
+            && self.ops.values().filter(|op| op.heard.contains_key(&from)).count() >= OPS_PER_PEER_MAX
+        {
             tracing::warn!(%op, peer = from.short(), "ignoring a message: too many operations in device memory");
-            return;
+            return false;
         }
         let heard = self.ops.entry(op).or_default().heard.entry(from).or_default();
         match stage {
@@ -72,6 +76,7 @@ impl DeviceOps {
             DeviceStage::OnHost => heard.is_on_host = true,
             DeviceStage::Folded => heard.is_folded = true,
         }
+        true
     }
 
     /// This peer runs the operation in host memory. Returns the members that have to be told: those that it has begun the
@@ -100,7 +105,9 @@ impl DeviceOps {
 
     fn answer<T>(&self, op: OpId, of: impl Fn(&HeardStages) -> Option<T>) -> Option<DeviceAnswer<Vec<T>>> {
         let Some(op) = self.ops.get(&op) else { return Some(DeviceAnswer::Ended) };
-        if op.is_on_host || op.heard.values().any(|heard| heard.is_on_host) {
+        let others = op.others.as_deref().unwrap_or_default();
+        let is_on_host = |peer: &PeerId| op.heard.get(peer).is_some_and(|heard| heard.is_on_host);
+        if op.is_on_host || others.iter().any(is_on_host) {
             return Some(DeviceAnswer::OnHost);
         }
         let others = op.others.as_ref()?;
@@ -177,11 +184,29 @@ mod tests {
         let mut ops = DeviceOps::default();
         ops.begin(OP, || vec![A, B]);
         ops.hear(OP, A, offered(1));
+        ops.hear(OP, PeerId(3), DeviceStage::OnHost);
+        assert_eq!(ops.offers(OP), None, "it is no member");
         ops.hear(OP, B, DeviceStage::OnHost);
         assert_eq!(ops.offers(OP), Some(DeviceAnswer::OnHost));
         assert_eq!(ops.ready(OP), Some(DeviceAnswer::OnHost));
         assert_eq!(ops.run_on_host(OP), [A, B], "all are told");
         assert_eq!(ops.run_on_host(OP), [], "once");
+    }
+
+    #[test]
+    fn one_peer_cannot_use_up_the_room_of_others() {
+        let mut ops = DeviceOps::default();
+        let op = |seq| OpId { seq: Seq(seq), ..OP };
+        let last = OPS_PER_PEER_MAX as u64;
+        assert!((0..last).all(|seq| ops.hear(op(seq), A, offered(1))));
+        assert!(!ops.hear(op(last), A, offered(1)), "it has too many");
+        assert!(ops.hear(op(0), A, DeviceStage::Ready) && ops.hear(op(last), B, offered(2)));
+        ops.begin(op(last), || vec![A, B]);
+        assert!(ops.hear(op(last), A, offered(1)), "this peer has begun it");
+        assert!(matches!(ops.offers(op(last)), Some(DeviceAnswer::All(_))));
+        ops.end(op(0));
+        ops.end(op(1));
+        assert!(ops.hear(op(last + 1), A, offered(1)));
     }
 
     #[test]

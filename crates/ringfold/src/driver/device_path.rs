@@ -68,8 +68,12 @@ impl Driver {
         if is_offer && self.by_op.contains_key(&op) {
             return self.plane.send_stage(peer, op, DeviceStage::OnHost);
         }
-        self.device_ops.hear(op, peer, stage);
-        self.has_device_news = true;
+        if self.device_ops.hear(op, peer, stage) {
+            self.has_device_news = true;
+        } else if is_offer {
+            // The member then tells all others, also this one when it offers.
+            self.plane.send_stage(peer, op, DeviceStage::OnHost);
+        }
     }
 
     /// An operation begins in host memory: tells the members that have begun it in device memory.

@@ -1,8 +1,9 @@
 //! The content of a tensor during a sync: in host memory, or on a device until somebody needs it.
 
 use crate::Error;
+use crate::transfer::AllocateTarget;
 use core::ops::Range;
-use ringfold_cuda::{CudaError, DefaultStreamMark, DeviceMemory, Download, Pinned};
+use ringfold_cuda::{CudaError, DefaultStreamMark, DeviceMemory, Download, Gpu, Pinned};
 use ringfold_fabric::memory::Memory;
 use std::sync::{Arc, OnceLock};
 
@@ -44,14 +45,16 @@ impl TensorContent {
         let download = content.download.get_or_init(start).as_ref().map_err(CudaError::clone)?;
         Ok(download.wait_for(0, range)?)
     }
+}
 
-    /// Memory to be overwritten with other content: the tensor itself if it is in host memory.
-    pub(crate) fn into_target(self) -> Result<Memory, Box<(Self, Error)>> {
-        match self {
-            Self::Host(memory) => Ok(memory),
-            Self::Device(content) => Pinned::for_tensor(&content.memory)
-                .map_err(|error| Box::new((Self::Device(content), error.into()))),
-        }
+impl DeviceContent {
+    /// Allocates page-locked memory for other content of the tensor, which it does not hold.
+    pub(crate) fn allocate_target(&self) -> AllocateTarget {
+        let (ordinal, bytes) = (self.memory.ordinal(), self.memory.len());
+        Box::new(move || match ordinal {
+            Some(ordinal) => Ok(Pinned::for_device(&Gpu::open(ordinal)?, bytes)?),
+            None => Ok(Memory::zeroed(0)),
+        })
     }
 }
 

@@ -59,6 +59,8 @@ impl Staging {
         let impossible = NotExchanged::Impossible;
         let pool = self.engine.exchange_pool();
         let capacity = exchange_work::capacity(&self.descriptor, plan, source.len());
+        // Declared first, so that they are closed after the work of the lease has ended.
+        let peers;
         let lease = pool.take(gpu, capacity).map_err(impossible)?;
         let area = lease.area();
         let work = ExchangeWork::start(self, plan, area).map_err(impossible)?;
@@ -70,7 +72,7 @@ impl Staging {
         if sum_of_weights.is_none() && self.descriptor.weight.is_some() {
             return Err(impossible(CudaError::Argument("a peer has offered no weight".into())));
         }
-        let peers = pool.open(plan, offers, gpu).map_err(impossible)?;
+        peers = pool.open(plan, offers, gpu, capacity).map_err(impossible)?;
         area.wait().map_err(impossible)?;
 
         self.tell(DeviceStage::Ready)?;

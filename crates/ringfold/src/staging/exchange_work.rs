@@ -25,7 +25,7 @@ pub(super) enum ExchangeWork<'a> {
     /// Elements are offered as they are.
     Plain {
         area: &'a ExchangeArea,
-        kernel: Arc<CombineKernel>,
+        kernel: CombineKernel,
         element_bytes: usize,
         /// The elements of the tensor. A weighted average has one more: the sum of weights.
         elements: u64,

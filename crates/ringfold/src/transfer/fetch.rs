@@ -1,6 +1,7 @@
 //! Fetching: a worker per source takes parts from the plan, requests several ahead, and reads them into user memory.
 
 use super::active_connections::ActiveConnections;
+use super::entry_target::EntryTarget;
 use super::fetch_plan::FetchPlan;
 use super::limits::{
     CONNECT_MAX, REQUESTS_OWED_BYTES_MAX, RETRY_PAUSE, STALL_MAX, STRAGGLE_LOOK, STRIDE_BYTES, STRIKES_MAX,
@@ -8,6 +9,7 @@ use super::limits::{
 use super::part::Part;
 use super::wire::{Header, Request};
 use super::{Connect, Counts, Done};
+use crate::Error;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_proto::dtype::DType;
@@ -36,6 +38,10 @@ pub(super) struct Fetch {
     number: u64,
     /// Requests for no leaves, by entry.
     requests: HashMap<usize, Request>,
+    /// Allocated before parts are fetched.
+    targets: Vec<Arc<EntryTarget>>,
+    /// Why they cannot be allocated.
+    failure: Mutex<Option<Error>>,
     plan: Mutex<FetchPlan>,
     /// Parts came back, sources were lost, or it has ended.
     changed: Condvar,
@@ -68,6 +74,7 @@ impl Fetch {
             (o.entry, Request { key, dtype, count, hash, first_leaf: 0, leaves: 0 })
         };
         let requests = orders.iter().map(request).collect();
+        let targets = orders.iter().filter_map(|order| order.parts.iter().find_map(Part::target)).collect();
         let mut plan = FetchPlan::new(orders, &sources);
         if !possible {
             plan.outcome = Some(false);
@@ -75,6 +82,8 @@ impl Fetch {
         let fetch = Arc::new(Self {
             number,
             requests,
+            targets,
+            failure: Mutex::new(None),
             plan: Mutex::new(plan),
             changed: Condvar::new(),
             connections: ActiveConnections::new(usize::MAX),
@@ -107,6 +116,25 @@ impl Fetch {
         self.plan.lock().drain()
     }
 
+    /// Why it failed, if that is this peer's fault.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
+    }
+
+    /// Allocates what parts are fetched into. That may take long, so no registered thread does it.
+    fn allocate_targets(&self) {
+        for target in &self.targets {
+            if self.plan.lock().outcome.is_some() {
+                return;
+            }
+            if let Err(error) = target.allocate() {
+                tracing::error!("failed to allocate memory for a fetch: {error}");
+                *self.failure.lock() = Some(error);
+                self.plan.lock().outcome.get_or_insert(false);
+            }
+        }
+    }
+
     /// Starts workers for the sources that need one.
     fn start_sources(self: &Arc<Self>) {
         loop {
@@ -136,6 +164,7 @@ impl Fetch {
 
     /// Connects and fetches until there is nothing more to do, or the source is lost.
     fn run(self: &Arc<Self>, peer: PeerId, worker: u64) {
+        self.allocate_targets();
         let (mut strikes, mut pause) = (0, RETRY_PAUSE);
         while self.plan.lock().is_active(peer, worker) {
             let connected = (self.connect)(peer, CONNECT_MAX);
@@ -183,7 +212,8 @@ impl Fetch {
         let mut requests = Vec::new();
         loop {
             while pending.request_bytes < REQUESTS_OWED_BYTES_MAX {
-                let Some(part) = self.next_part(peer, worker, pending.bytes) else { break };
+                let Some(mut part) = self.next_part(peer, worker, pending.bytes) else { break };
+                part.prepare();
                 let request = self.request(&part).encode();
                 pending.push(part, request.as_ref().map_or(0, Vec::len));
                 requests.extend(request?);

@@ -1,7 +1,11 @@
 //! Transfers over real connections on loopback, without handshakes.
 
+use super::entry_target::AllocateTarget;
+use super::fetch::{Fetch, FetchOrder};
+use super::part::{Part, cut_later};
 use super::wire::{Header, Request};
 use super::{Connect, Done, Moved, Transfer};
+use crate::Error;
 use crate::shared_state::{SyncedTensor, hash_slices};
 use core::time::Duration;
 use parking_lot::Mutex;
@@ -162,6 +166,48 @@ fn connect(servers: Vec<Server>) -> Connect {
 fn listen() -> (Done, mpsc::Receiver<(u64, bool)>) {
     let (say, hear) = mpsc::channel();
     (Arc::new(move |number, complete| say.send((number, complete)).unwrap_or_default()), hear)
+}
+
+/// Fetches an entry into memory that the fetch allocates.
+fn fetch_staged(want: &Entries, servers: Vec<Server>, allocate: AllocateTarget) -> (bool, Arc<Fetch>) {
+    let (bytes, sources) = (want[0].len(), (0..servers.len() as u128).map(PeerId).collect());
+    let (key, target) = ("entry 0".to_owned(), hashes(want)[0]);
+    let parts = cut_later(0, bytes, allocate, 4 * LEAF_BYTES);
+    let count = bytes as u64;
+    let order = FetchOrder { entry: 0, key, dtype: DType::U8, count, target, bytes: count, parts };
+    let (done, hear) = listen();
+    let fetch = Fetch::start(3, vec![order], sources, (connect(servers), done, Arc::default()), true);
+    let (number, complete) = hear.recv_timeout(TIMEOUT).expect("the outcome is told");
+    assert_eq!(number, 3);
+    (complete, fetch)
+}
+
+#[test]
+fn memory_is_allocated_once_by_the_threads_that_fetch() {
+    let want = entries(&[13 * LEAF_BYTES + 5], 3);
+    let servers = vec![Holder::new(&want).server(), Holder::new(&want).server()];
+    let (caller, bytes, allocated) = (std::thread::current().id(), want[0].len(), AtomicU64::new(0));
+    let allocate = move || {
+        assert_ne!(std::thread::current().id(), caller);
+        assert_eq!(allocated.fetch_add(1, Ordering::Relaxed), 0);
+        Ok(Memory::zeroed(bytes))
+    };
+    let (complete, fetch) = fetch_staged(&want, servers, Box::new(allocate));
+    assert!(complete && fetch.failure().is_none());
+    let mut fetched: Vec<_> = fetch.stop().into_iter().filter_map(Part::into_fetched).collect();
+    fetched.sort_by_key(|part| part.offset);
+    assert!(fetched.iter().flat_map(|part| part.memory.as_slice()).eq(&want[0]));
+}
+
+#[test]
+fn a_fetch_without_memory_fails_and_says_why() {
+    let want = entries(&[9 * LEAF_BYTES], 3);
+    let servers = vec![Holder::new(&want).server(), silent()];
+    let allocate = Box::new(|| Err(Error::System("out of memory".into())));
+    let (complete, fetch) = fetch_staged(&want, servers, allocate);
+    assert!(!complete);
+    assert!(fetch.failure().is_some_and(|error| error.to_string().contains("out of memory")));
+    assert!(fetch.stop().into_iter().all(|part| part.into_fetched().is_none()));
 }
 
 /// Makes `mine` into `want` with all servers as sources. Whether that was said to be complete.
