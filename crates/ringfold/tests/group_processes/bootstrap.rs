@@ -121,7 +121,9 @@ fn missing_ranks_are_named_on_all_connected_ranks() {
 
     let mut alone = start_rank(1, 2, &address(), "connect_timeout_ms=1000");
     let error = alone.answer().error();
-    assert!(error.contains("timed out connecting to rank 0") && error.contains("refused"), "{error}");
+    // Another test may listen on the port meanwhile, and not answer.
+    let says_why = error.contains("refused") || error.contains("no answer");
+    assert!(error.contains("timed out connecting to rank 0") && says_why, "{error}");
     alone.exit();
 }
 
