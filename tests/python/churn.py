@@ -50,6 +50,7 @@ class Peer:
                 assert info.rx_bytes == 0, f"the state drifted: {info}"
             if info is None:
                 continue
+            marker(self.stop, os.getpid()).touch()
             tensors = [numpy.full(ELEMENTS, 1.0) for _ in range(TENSORS)]
             tensors[0][0] = float(self.stop.exists())
             worker = Worker(self, tensors)
@@ -136,6 +137,11 @@ class Worker(threading.Thread):
                     self.peer.again += 1
 
 
+def marker(stop: Path, pid: int) -> Path:
+    """The file that says that a peer has the state."""
+    return stop.with_name(f"synced-{pid}")
+
+
 def memory_kib(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
@@ -189,10 +195,14 @@ class Churn:
             if len(self.children) < self.peers and self.random.random() < 0.5:
                 self.start(address)
             elif len(self.children) > 2 and self.random.random() < 0.4:
-                victim = self.children.pop(self.random.randrange(len(self.children)))
-                victim.send_signal(signal.SIGKILL)
-                victim.wait()
-                self.kills += 1
+                victim = self.random.choice(self.children)
+                others = [child for child in self.children if child is not victim]
+                # A state that nobody has any more cannot be synced.
+                if any(marker(self.stop, child.pid).exists() for child in others):
+                    self.children = others
+                    victim.send_signal(signal.SIGKILL)
+                    victim.wait()
+                    self.kills += 1
             time.sleep(self.random.uniform(0.1, 0.8))
             if time.monotonic() - reported > 10:
                 reported = time.monotonic()
