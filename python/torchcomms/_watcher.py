@@ -81,7 +81,7 @@ def _is_settled(work: TorchWork) -> bool:
 
 
 def _is_ended(comm: TorchComm) -> bool:
-    """Whether this rank has ended the communicator: what fails then is no surprise."""
+    """Whether this rank has ended the communicator, so that failures are expected."""
     return comm._is_final or comm._was_aborted
 
 

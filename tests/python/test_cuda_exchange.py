@@ -1,6 +1,6 @@
 """CUDA tensors of peers on one host: reduced in device memory, hashed there, and safe when a peer is killed.
 
-The peers are processes: between threads of one process there is no CUDA IPC.
+The peers are processes, because CUDA IPC does not work between threads of one process.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ pub struct WindowOffer {
 #[repr(C)]
 struct WindowRecord {
     signals: MemoryOffer,
-    /// That of the signals again, if there is no memory.
+    /// A copy of the offer of the signals if the rank has no memory.
     memory: MemoryOffer,
     /// Size of the memory.
     bytes: u64,

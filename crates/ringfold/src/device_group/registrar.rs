@@ -11,7 +11,7 @@ use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use ringfold_cuda::device_arena::{DeviceArena, MemoryOffer, SlotId, Standing};
 use std::collections::HashSet;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -21,6 +21,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const REGISTER_MAX: Duration = Duration::from_secs(1);
 /// How often a rank tries to close memory of others: the driver closes it when no kernel runs.
 const CLOSING_PAUSE: Duration = Duration::from_millis(5);
+/// The most requests and notes that wait for the thread. A rank has at most some thousand registrations.
+const REQUESTS_MAX: usize = 8192;
 /// The most addresses that wait to be offered.
 const WANTED_MAX: usize = 1024;
 
@@ -78,7 +80,7 @@ impl Calls {
 pub(super) struct Registrar {
     group: Group,
     topic: u64,
-    requests: Sender<Request>,
+    requests: SyncSender<Request>,
     /// Until the thread starts.
     inbox: Mutex<Option<Receiver<Request>>>,
     shared: Arc<Shared>,
@@ -102,11 +104,13 @@ struct Progress {
 impl Registrar {
     /// Opens the topic: a collective call.
     pub(super) fn new(group: &Group) -> Result<Self, Error> {
-        let (requests, inbox) = mpsc::channel();
+        let (requests, inbox) = mpsc::sync_channel(REQUESTS_MAX);
         let notes = requests.clone();
         let topic = group.listen_to_notes(Box::new(move |from, text| {
-            // The thread may have ended.
-            let _ = notes.send(Request::Note(from, text));
+            // The thread may have ended. A note beyond the limit is lost; then memory is not registered.
+            if let Err(TrySendError::Full(_)) = notes.try_send(Request::Note(from, text)) {
+                tracing::warn!(from, "dropped a message about registered memory: too many are waiting");
+            }
         }))?;
         let inbox = Mutex::new(Some(inbox));
         Ok(Self { group: group.clone(), topic, requests, inbox, shared: Arc::default() })
@@ -117,8 +121,9 @@ impl Registrar {
         let (requests, shared) = (self.requests.clone(), self.shared.clone());
         Box::new(move |address| {
             let mut wanted = shared.wanted.lock();
-            if wanted.len() < WANTED_MAX && wanted.insert(address) {
-                let _ = requests.send(Request::Register(address));
+            let is_new = wanted.len() < WANTED_MAX && !wanted.contains(&address);
+            if is_new && requests.try_send(Request::Register(address)).is_ok() {
+                wanted.insert(address);
             }
         })
     }
@@ -156,7 +161,7 @@ impl Registrar {
                 Standing::Ready => return Ok(()),
                 Standing::Refused(why) => return Err(why),
                 Standing::Unknown if !is_asked => {
-                    let _ = self.requests.send(Request::Register(address));
+                    let _ = self.requests.try_send(Request::Register(address));
                     is_asked = true;
                 }
                 Standing::Unknown | Standing::Pending(_) => {}
@@ -172,7 +177,7 @@ impl Registrar {
         let deadline = Instant::now() + SWEEP;
         let mut progress = self.shared.progress.lock();
         let before = progress.handled;
-        let _ = self.requests.send(Request::Forget(address));
+        let _ = self.requests.try_send(Request::Forget(address));
         let is_done = |progress: &Progress| {
             progress.has_ended
                 || progress.handled > before
@@ -183,7 +188,7 @@ impl Registrar {
 
     /// Ends the thread, and waits for that until the deadline.
     pub(super) fn end(&self, deadline: Instant) {
-        let _ = self.requests.send(Request::End);
+        let _ = self.requests.try_send(Request::End);
         let is_running = self.inbox.lock().is_none();
         let mut progress = self.shared.progress.lock();
         while is_running

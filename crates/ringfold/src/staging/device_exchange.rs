@@ -129,7 +129,7 @@ impl Staging {
     }
 }
 
-/// Why there is no result in device memory.
+/// Why an operation did not run in device memory.
 enum NotExchanged {
     /// A member runs the operation in host memory.
     OnHost,

@@ -1,4 +1,4 @@
-//! The device memory that a peer offers to others of its host, and what it has opened of theirs.
+//! The device memory that a peer shares with peers of its host: its own areas, and theirs that it has opened.
 
 use crate::device_plan::DevicePlan;
 use parking_lot::Mutex;
