@@ -144,10 +144,20 @@ class Device:
         """Queues a call on the current stream, or on the stream of this key, which then follows the current one."""
         # The raw handle: a stream object costs microseconds.
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        # During a capture, another stream would have to be joined to the captured one before the capture ends.
-        if not async_op or torch._C._cuda_isCurrentStreamCapturing():
+        if not async_op:
             queue(stream, None)
             return TorchWork()
+        if torch._C._cuda_isCurrentStreamCapturing():
+            # Another stream has to be joined before the capture ends, by ``wait()``. Only transfers need one: those of other
+            # ranks may be captured in another order.
+            if key is _COLLECTIVES:
+                queue(stream, None)
+                return TorchWork()
+            key = (f"captured {key[0]}", key[1])
+            own = self._streams.get(key) or self._new_stream(key)
+            call = queue(stream, own.cuda_stream)
+            assert call is not None
+            return DeviceWork(self._device.index, own, call, is_captured=True)
         own = self._streams.get(key) or self._new_stream(key)
         call = queue(stream, own.cuda_stream)
         assert call is not None
@@ -261,20 +271,23 @@ def synchronize_devices(seconds: float) -> None:
 class DeviceWork(TorchWork):
     """An operation on a stream of our own. ``wait()`` makes the current stream wait for it, not the host."""
 
-    __slots__ = ("_call", "_device", "stream")
+    __slots__ = ("_call", "_device", "_is_captured", "stream")
 
     _is_on_device = True
 
-    def __init__(self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall) -> None:
+    def __init__(
+        self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall, is_captured: bool = False
+    ) -> None:
         super().__init__(call)
         self._device = device
         self._call = call
+        self._is_captured = is_captured
         self.stream = stream
         """The stream that it is queued on."""
 
     def wait(self) -> None:
         """Orders later work of the current stream after it. Raises its error, if it is known."""
-        if self._pending is not None:
+        if self._pending is not None or self._is_captured:
             try:
                 self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device))
             except GroupError:

@@ -40,7 +40,7 @@ use layout::{ArenaLayout, SLOTS_MAX};
 use offer::{ArenaRecord, DeviceShare};
 use parking_lot::Mutex;
 use registry::Registry;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -102,7 +102,8 @@ impl DeviceArena {
         let layout = ArenaLayout::of(world);
         let mut arenas = Vec::with_capacity(world);
         let mut devices = Vec::with_capacity(world);
-        let (mut packet_limit, mut other_groups) = (layout.packet_bytes() as u64, 0);
+        let mut packet_limit = layout.packet_bytes() as u64;
+        let mut other_groups: BTreeMap<_, u64> = BTreeMap::new();
         for (peer, bytes) in offers.iter().enumerate() {
             let theirs = ArenaRecord::decode(bytes)
                 .ok_or_else(|| CudaError::Argument(format!("invalid arena offer from rank {peer}")))?;
@@ -110,7 +111,9 @@ impl DeviceArena {
                 return Err(CudaError::Argument(format!("invalid arena offer from rank {peer}: too small")));
             }
             packet_limit = packet_limit.min(theirs.packet_limit);
-            other_groups = other_groups.max(theirs.other_groups);
+            // Ranks that are threads of one process count each other: the first of them did not.
+            let others = other_groups.entry(theirs.memory.place()).or_insert(theirs.other_groups);
+            *others = theirs.other_groups.min(*others);
             arenas.push(if peer == rank {
                 PeerMemory::Local(own.address())
             } else {
@@ -123,6 +126,7 @@ impl DeviceArena {
                 "too many ranks on one CUDA device: their kernels do not run at the same time".into(),
             )
         })?;
+        let other_groups = other_groups.into_values().max().unwrap_or(0);
         let is_shared = other_groups > 0;
         if is_shared {
             let groups = u32::try_from(other_groups).unwrap_or(u32::MAX);
@@ -199,12 +203,11 @@ impl DeviceArena {
             return Err(CudaError::Argument(format!("invalid memory offer from rank {owner}: {what:?}")));
         }
         let memory = offer.open(&self.gpu)?;
-        let address = memory.address().to_ne_bytes();
         let at = self.table.address() + (what.slot as usize * self.world() + owner) as u64 * 8;
         let stream = &self.gpu.0.side_stream;
-        // SAFETY: the word is in the table, no kernel reads it before this rank has answered the offer, and the bytes are
-        // pageable memory, which the driver has read when the call returns.
-        unsafe { stream.copy(at, address.as_ptr().addr() as u64, address.len()) }?;
+        // Not a copy of pageable memory: the driver, locked, may wait for the stream then.
+        // SAFETY: the word is in the table, and no kernel reads it before this rank has answered the offer.
+        unsafe { stream.write_word(at, memory.address()) }?;
         stream.synchronize(Instant::now() + ZEROING_MAX)?;
         // What was in this slot before was closed before the owner used the slot again.
         self.opened.lock().insert((owner, what.slot), memory);

@@ -54,7 +54,9 @@ impl KernelKind {
     fn functions(self) -> &'static [&'static str] {
         match self {
             Self::AllReduce | Self::Fold | Self::Move => &["ringfold_small", "ringfold_bulk"],
-            Self::Transfer => &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull"],
+            Self::Transfer => {
+                &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull", "ringfold_batch"]
+            }
             Self::Window => &["ringfold_signal", "ringfold_wait"],
             Self::Combine => &["ringfold_combine"],
         }

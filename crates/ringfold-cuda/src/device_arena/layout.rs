@@ -44,6 +44,15 @@ pub(super) const SMALL_TRANSFER_BYTES: usize = 64 << 10;
 /// The most transfers of one launch.
 pub(super) const TRANSFERS_MAX: usize = 2 * WORLD_MAX;
 
+/// The most transfers of one launch that may wait for each other: parameters are at most 4 KiB.
+pub(super) const BATCH_MAX: usize = 96;
+
+/// Threads of a block of such a launch. Few, so that several blocks fit on a multiprocessor: they wait for other ranks.
+pub(super) const BATCH_THREADS: u32 = 256;
+
+/// The blocks of such a launch, at least one for each chain.
+pub(super) const BATCH_BLOCKS: u32 = 32;
+
 /// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few: with messages
 /// between all ranks, those of one device run at the same time.
 pub(super) fn transfer_blocks(world: usize) -> usize {
@@ -138,6 +147,8 @@ impl ArenaLayout {
             bytes("RF_TRANSFER_STAGING", self.transfer_staging),
             bytes("RF_TRANSFER_STAGING_BYTES", TRANSFER_STAGING_BYTES),
             number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
+            number("RF_BATCH_MAX", BATCH_MAX as u32),
+            number("RF_BATCH_THREADS", BATCH_THREADS),
             number("RF_TRANSFER_BLOCKS", transfer_blocks(self.world) as u32),
             number("RF_TRANSFER_PACKETS_MAX", (SMALL_TRANSFER_BYTES / 8) as u32),
             number("RF_SHARED_BLOCKS", (SHARED_BLOCKS_ALL / self.world).max(1) as u32),

@@ -71,6 +71,11 @@ impl MemoryOffer {
     pub(super) fn gpu(&self) -> [u8; 16] {
         self.record.gpu
     }
+
+    /// Process and device.
+    pub(super) fn place(&self) -> (u64, [u8; 16]) {
+        (self.process, self.record.gpu)
+    }
 }
 
 /// A rank's new arena, to be offered to the others.

@@ -1,6 +1,8 @@
 //! Launches of the kernels of sends and receives.
 
-use super::layout::{SMALL_TRANSFER_BYTES, THREADS, TRANSFERS_MAX, transfer_blocks};
+use super::layout::{
+    BATCH_BLOCKS, BATCH_MAX, BATCH_THREADS, SMALL_TRANSFER_BYTES, THREADS, TRANSFERS_MAX, transfer_blocks,
+};
 use super::{CallOptions, DeviceArena, FoldKernels};
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
@@ -38,6 +40,7 @@ impl Transfer<'_> {
 const SEND: u32 = 1;
 const ANNOUNCE: u32 = 2;
 const AWAIT: u32 = 4;
+const SMALL: u32 = 8;
 
 /// The most blocks of a small transfer.
 const SMALL_BLOCKS_MAX: u32 = 4;
@@ -53,7 +56,7 @@ impl DeviceArena {
         if is_read { self.code(memory.address(), memory.len() as u64, is_captured) } else { 0 }
     }
 
-    /// Queues transfers that may wait for each other's ranks. All are small, or none is and at most one is a receive.
+    /// Queues transfers, at most one with each rank in each direction. All are small, or none is and at most one is a receive.
     ///
     /// Transfers with one rank in one direction are queued one after the other; the ranks do that in the same order. What
     /// is said of [`all_reduce`](Self::all_reduce) holds for the memory.
@@ -64,42 +67,66 @@ impl DeviceArena {
         options: &CallOptions,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let is_valid = |transfer: &Transfer<'_>| {
-            let memory = transfer.memory;
-            transfer.peer < self.world()
-                && transfer.peer != self.rank
-                && memory.ordinal() == Some(self.gpu.ordinal())
-        };
-        if kernels.specialisation().world != self.world()
-            || transfers.len() > TRANSFERS_MAX
-            || !transfers.iter().all(is_valid)
-        {
-            return Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")));
-        }
+        self.check_transfers(kernels, transfers, TRANSFERS_MAX)?;
+        let all: Vec<_> = transfers.iter().collect();
         if transfers.iter().all(Transfer::is_small) {
-            let all: Vec<_> = transfers.iter().collect();
             let most = transfers.iter().map(|transfer| transfer.memory.len()).max().unwrap_or(0);
             let packets = most.div_ceil(8).max(1) as u32;
             let threads = packets.next_multiple_of(32).min(THREADS);
             // Few blocks: those of receives wait.
             let blocks = packets.div_ceil(THREADS).min(SMALL_BLOCKS_MAX);
             let grid = Grid(blocks, transfers.len() as u32, threads);
-            return self.launch_transfers(
-                kernels.function("ringfold_small")?,
-                &all,
-                0,
-                options,
-                grid,
-                stream,
-            );
+            let small = kernels.function("ringfold_small")?;
+            return self.launch_transfers::<TRANSFERS_MAX>(small, &all, 0, options, grid, stream);
         }
-        self.transfer_large(kernels, transfers, options, stream)
+        self.transfer_large(kernels, &all, options, stream)
+    }
+
+    /// Queues any transfers, which may wait for each other's ranks. Those with one rank in one direction keep their order.
+    pub fn transfer_batch(
+        &self,
+        kernels: &FoldKernels,
+        transfers: &[Transfer<'_>],
+        options: &CallOptions,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        self.check_transfers(kernels, transfers, usize::MAX)?;
+        let function = kernels.function("ringfold_batch")?;
+        for part in transfers.chunks(BATCH_MAX) {
+            let mut part: Vec<_> = part.iter().collect();
+            let chain = |transfer: &&Transfer<'_>| (transfer.peer, transfer.is_send);
+            part.sort_by_key(chain);
+            let chains = part.chunk_by(|one, next| chain(one) == chain(next)).count() as u32;
+            let blocks = (BATCH_BLOCKS / chains.max(1)).max(1);
+            let grid = Grid(blocks, chains, BATCH_THREADS);
+            self.launch_transfers::<BATCH_MAX>(function, &part, ANNOUNCE | AWAIT, options, grid, stream)?;
+        }
+        Ok(())
+    }
+
+    fn check_transfers(
+        &self,
+        kernels: &FoldKernels,
+        transfers: &[Transfer<'_>],
+        most: usize,
+    ) -> Result<(), CudaError> {
+        let is_valid = |transfer: &Transfer<'_>| {
+            transfer.peer < self.world()
+                && transfer.peer != self.rank
+                && !transfer.memory.is_empty()
+                && transfer.memory.ordinal() == Some(self.gpu.ordinal())
+        };
+        let is_for_us = kernels.specialisation().world == self.world() && transfers.len() <= most;
+        if is_for_us && transfers.iter().all(is_valid) {
+            return Ok(());
+        }
+        Err(CudaError::Argument(format!("invalid memory for a transfer: {transfers:?}")))
     }
 
     fn transfer_large(
         &self,
         kernels: &FoldKernels,
-        transfers: &[Transfer<'_>],
+        transfers: &[&Transfer<'_>],
         options: &CallOptions,
         stream: &Stream,
     ) -> Result<(), CudaError> {
@@ -108,13 +135,15 @@ impl DeviceArena {
         // A send that needs no other kernel waits in the first one.
         let first = if needs_second { ANNOUNCE } else { ANNOUNCE | AWAIT };
         let meet = kernels.function("ringfold_meet")?;
-        let all: Vec<_> = transfers.iter().collect();
-        self.launch_transfers(meet, &all, first, options, Grid(all.len() as u32, 1, 32), stream)?;
+        let launch = |function: &Function, some: &[&Transfer<'_>], steps: u32, grid: Grid| {
+            self.launch_transfers::<TRANSFERS_MAX>(function, some, steps, options, grid, stream)
+        };
+        launch(meet, transfers, first, Grid(transfers.len() as u32, 1, 32))?;
         if !needs_second {
             return Ok(());
         }
         let few = transfer_blocks(self.world()) as u32;
-        for transfer in transfers {
+        for &transfer in transfers {
             let (function, blocks) = if !transfer.is_send {
                 // Nothing waits for these blocks, so they may use the whole device.
                 let blocks = transfer.memory.len().div_ceil(THREADS as usize * 16) as u32;
@@ -124,17 +153,17 @@ impl DeviceArena {
             } else {
                 continue;
             };
-            self.launch_transfers(function, &[transfer], 0, options, Grid(blocks, 1, THREADS), stream)?;
+            launch(function, &[transfer], 0, Grid(blocks, 1, THREADS))?;
         }
-        let sends: Vec<_> = transfers.iter().filter(|transfer| transfer.is_send).collect();
+        let sends: Vec<_> = transfers.iter().copied().filter(|transfer| transfer.is_send).collect();
         if sends.is_empty() {
             return Ok(());
         }
-        self.launch_transfers(meet, &sends, AWAIT, options, Grid(sends.len() as u32, 1, 32), stream)
+        launch(meet, &sends, AWAIT, Grid(sends.len() as u32, 1, 32))
     }
 
-    /// Launches a kernel for transfers, with these steps.
-    fn launch_transfers(
+    /// Launches a kernel for up to `MAX` transfers, with these steps.
+    fn launch_transfers<const MAX: usize>(
         &self,
         function: &Function,
         transfers: &[&Transfer<'_>],
@@ -144,9 +173,10 @@ impl DeviceArena {
         stream: &Stream,
     ) -> Result<(), CudaError> {
         const WORDS: usize = 5;
-        let mut words = [0; WORDS * TRANSFERS_MAX];
+        let mut words = vec![0; WORDS * MAX];
         for (at, transfer) in words.chunks_exact_mut(WORDS).zip(transfers) {
-            let steps = steps | if transfer.is_send { SEND } else { 0 };
+            let kind = if transfer.is_send { SEND } else { 0 } | if transfer.is_small() { SMALL } else { 0 };
+            let steps = steps | kind;
             let who = transfer.peer as u64 | u64::from(steps) << 32;
             let memory = transfer.memory;
             at.copy_from_slice(&[

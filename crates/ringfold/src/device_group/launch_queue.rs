@@ -23,38 +23,45 @@ pub(super) struct LaunchQueue {
     issued: u64,
     spare: Vec<Event>,
     /// The id of the last capture, and an event after its last call.
-    captured: Option<(u64, Event)>,
+    captured: Option<(u64, Arc<Event>)>,
 }
 
 /// The end of a queued call.
 #[derive(Clone, Default)]
-pub struct CallEnd(Option<Arc<Event>>);
+pub struct CallEnd {
+    /// None if there is nothing to wait for.
+    event: Option<Arc<Event>>,
+    /// The capture that the call is in.
+    capture: Option<u64>,
+}
 
 impl CallEnd {
-    /// The end of what is queued on a stream now.
-    pub(super) fn record(gpu: &Gpu, stream: &Stream) -> Result<Self, Error> {
-        let end = gpu.create_event()?;
-        stream.record(&end)?;
-        Ok(Self(Some(Arc::new(end))))
-    }
-
     /// Whether the call has ended. Captured ones have.
     pub fn is_done(&self) -> Result<bool, Error> {
-        Ok(self.0.as_ref().map_or(Ok(true), |end| end.query())?)
+        Ok(self.live().map_or(Ok(true), Event::query)?)
     }
 
     /// Waits for the end. False after the deadline.
     pub fn wait_until(&self, deadline: Instant) -> Result<bool, Error> {
-        match self.0.as_ref().map_or(Ok(()), |end| end.wait_until(deadline)) {
+        match self.live().map_or(Ok(()), |end| end.wait_until(deadline)) {
             Ok(()) => Ok(true),
             Err(CudaError::TimedOut { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Makes later work on a stream wait for the end.
+    /// Makes later work on a stream wait for the end; that of a captured call only in its capture.
     pub fn order_after(&self, stream: &Stream) -> Result<(), Error> {
-        Ok(self.0.as_ref().map_or(Ok(()), |end| stream.wait(end))?)
+        let Some(event) = &self.event else { return Ok(()) };
+        if self.capture.is_some() && stream.capture()? != self.capture {
+            return Ok(());
+        }
+        Ok(stream.wait(event)?)
+    }
+
+    /// The event, unless it belongs to a capture: then it cannot be queried.
+    fn live(&self) -> Option<&Event> {
+        self.event.as_deref().filter(|_| self.capture.is_none())
     }
 }
 
@@ -111,18 +118,15 @@ impl LaunchQueue {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
         }
-        Ok(CallEnd(Some(end)))
+        Ok(CallEnd { event: Some(end), capture: None })
     }
 
     fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<CallEnd, Error> {
         // Never shared with the spare events: a captured event cannot be queried.
-        let event = match self.captured.take() {
-            Some((_, event)) => event,
-            None => gpu.create_event()?,
-        };
+        let event = Arc::new(gpu.create_event()?);
         stream.record(&event)?;
-        self.captured = Some((capture, event));
-        Ok(CallEnd(None))
+        self.captured = Some((capture, event.clone()));
+        Ok(CallEnd { event: Some(event), capture: Some(capture) })
     }
 
     pub(super) fn synchronize(&mut self, deadline: Instant) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Sends and receives between devices.
 //!
 //! The transfers with one rank in one direction are a chain: each starts after the one before. Chains do not wait for each
-//! other, so those of a batch get streams of their own, unless one stream is enough.
+//! other, so those of a batch are done by one kernel, unless nothing in the batch can wait for what comes later.
 
 use super::DeviceGroup;
 use super::launch_queue::{CallEnd, LaunchQueue};
@@ -14,6 +14,7 @@ use ringfold_cuda::device_arena::{CallOptions, FoldKernels, KernelKind, Speciali
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::tuning::Algorithm;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// A send or a receive of a batch.
@@ -29,18 +30,14 @@ pub struct DeviceTransfer {
     pub dtype: DType,
 }
 
-/// The chains of a rank and the streams of batches.
+/// The chains of a rank.
 pub(super) struct TransferQueues {
     chains: Mutex<Vec<LaunchQueue>>,
-    /// The stream of each chain, for batches, and those of captured ones. None before it is needed.
-    streams: Mutex<Vec<Option<Stream>>>,
 }
 
 impl TransferQueues {
     pub(super) fn new(world: usize) -> Self {
-        let chains = (0..2 * world).map(|_| LaunchQueue::default()).collect();
-        let streams = Mutex::new((0..4 * world).map(|_| None).collect());
-        Self { chains: Mutex::new(chains), streams }
+        Self { chains: Mutex::new((0..2 * world).map(|_| LaunchQueue::default()).collect()) }
     }
 
     /// The number of calls of each chain so far.
@@ -86,33 +83,17 @@ impl Link {
     }
 }
 
-/// The chains of a batch, each with its transfers in order; and whether all of them can be launched together on one stream.
+/// Whether no transfer of a batch can keep another one from starting, if they are started one after the other.
 ///
-/// It is if no transfer can keep another one from starting: the small ones run at once in one kernel. Of large ones, sends are
-/// announced before anything waits, so that one receive may wait for its sender; but a send through a staging area waits.
-fn chains_of(batch: &[Link]) -> (Vec<Vec<usize>>, bool) {
-    let mut chains: Vec<Vec<usize>> = Vec::new();
-    for (index, link) in batch.iter().enumerate() {
-        match chains.iter_mut().find(|chain| batch[chain[0]].chain() == link.chain()) {
-            Some(chain) => chain.push(index),
-            None => chains.push(vec![index]),
-        }
-    }
+/// The small ones run at once in one kernel. Of large ones, sends are announced before anything waits, so that one receive may
+/// wait for its sender; but a send through a staging area waits.
+fn is_simple(batch: &[Link]) -> bool {
+    let chains: BTreeSet<_> = batch.iter().map(|link| link.chain()).collect();
     let receives = batch.iter().filter(|link| !link.is_send).count();
     let all_small = batch.iter().all(|link| link.is_small);
     let all_large = !batch.iter().any(|link| link.is_small);
     let can_wait = receives > 1 || batch.len() > 1 && batch.iter().any(|link| link.is_pushed);
-    let is_joint = chains.iter().all(|chain| chain.len() == 1) && (all_small || all_large && !can_wait);
-    (chains, is_joint)
-}
-
-/// A batch that is being queued.
-struct Batch<'a> {
-    transfers: &'a [DeviceTransfer],
-    parts: Vec<Transfer<'a>>,
-    links: Vec<Link>,
-    options: CallOptions,
-    capture: Option<u64>,
+    chains.len() == batch.len() && (all_small || all_large && !can_wait)
 }
 
 impl DeviceGroup {
@@ -142,74 +123,32 @@ impl DeviceGroup {
             part.code = arena.code_of(&part, capture.is_some());
             part
         };
-        let parts: Vec<_> = batch.iter().zip(all).map(part).collect();
+        let mut parts: Vec<_> = batch.iter().zip(all).map(part).collect();
         let link = |part: &Transfer<'_>| {
             let is_small = part.is_small();
             let is_pushed = part.is_send && !is_small && part.code == 0;
             Link { is_send: part.is_send, peer: part.peer, is_small, is_pushed }
         };
         let links: Vec<_> = parts.iter().map(link).collect();
-        let (chains, is_joint) = chains_of(&links);
-        let batch = Batch { transfers: batch, parts, links, options, capture };
-        if is_joint { self.queue_joint(batch, stream) } else { self.queue_chains(&batch, &chains, stream) }
-    }
-
-    /// Queues all transfers of a batch at once.
-    fn queue_joint(&self, mut batch: Batch<'_>, stream: &Stream) -> Result<CallEnd, Error> {
-        let (arena, kernels) = (self.arena()?, self.transfer_kernels()?);
+        let kernels = self.transfer_kernels()?;
         // Locked until the call is queued: other threads queue after it.
         let mut queues = self.transfers.chains.lock();
-        for link in &batch.links {
-            queues[link.chain()].join(stream, batch.capture)?;
+        for link in &links {
+            queues[link.chain()].join(stream, capture)?;
         }
-        // Sends first: receives wait for other ranks.
-        batch.parts.sort_by_key(|part| !part.is_send);
-        arena.transfer(kernels, &batch.parts, &batch.options, stream)?;
+        if is_simple(&links) {
+            // Sends first: receives wait for other ranks.
+            parts.sort_by_key(|part| !part.is_send);
+            arena.transfer(kernels, &parts, &options, stream)?;
+        } else {
+            arena.transfer_batch(kernels, &parts, &options, stream)?;
+        }
         let mut end = CallEnd::default();
-        for (link, transfer) in batch.links.iter().zip(batch.transfers) {
+        for (link, transfer) in links.iter().zip(batch) {
             let operands = vec![transfer.memory.clone()];
-            end = queues[link.chain()].end(arena.gpu(), stream, batch.capture, operands)?;
+            end = queues[link.chain()].end(arena.gpu(), stream, capture, operands)?;
         }
         Ok(end)
-    }
-
-    /// Queues each chain of a batch on a stream of its own.
-    fn queue_chains(
-        &self,
-        batch: &Batch<'_>,
-        chains: &[Vec<usize>],
-        stream: &Stream,
-    ) -> Result<CallEnd, Error> {
-        let (arena, kernels, capture) = (self.arena()?, self.transfer_kernels()?, batch.capture);
-        let mut queues = self.transfers.chains.lock();
-        let mut streams = self.transfers.streams.lock();
-        // Streams of captures are others: a stream is captured until the whole capture ends.
-        let first = if capture.is_some() { 2 * self.world() } else { 0 };
-        let number = |chain: &[usize]| batch.links[chain[0]].chain();
-        for chain in chains {
-            let place = match &mut streams[first + number(chain)] {
-                Some(place) => place,
-                none => none.insert(arena.gpu().create_stream()?),
-            };
-            // All start before any is waited for.
-            self.fork(stream, place)?;
-        }
-        let placed =
-            chains.iter().filter_map(|chain| Some((chain, streams[first + number(chain)].as_ref()?)));
-        let placed: Vec<_> = placed.collect();
-        for (chain, place) in &placed {
-            let queue = &mut queues[number(chain)];
-            queue.join(place, capture)?;
-            for index in *chain {
-                arena.transfer(kernels, &batch.parts[*index..=*index], &batch.options, place)?;
-            }
-            let operands = chain.iter().map(|index| batch.transfers[*index].memory.clone()).collect();
-            queue.end(arena.gpu(), place, capture, operands)?;
-        }
-        for (_, place) in &placed {
-            self.fork(place, stream)?;
-        }
-        if capture.is_some() { Ok(CallEnd::default()) } else { CallEnd::record(arena.gpu(), stream) }
     }
 
     fn transfer_kernels(&self) -> Result<&FoldKernels, Error> {
@@ -248,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn one_stream_is_enough_if_nothing_can_wait_for_what_comes_later() {
+    fn a_batch_is_simple_if_nothing_can_wait_for_what_comes_later() {
         let is_one = |batch: &[(bool, usize)], is_small: bool| {
             let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, is_small)).collect();
-            chains_of(&links).1
+            is_simple(&links)
         };
         let (send, receive) = (true, false);
         assert!(is_one(&[(send, 1)], false) && is_one(&[(receive, 1)], false));
@@ -260,16 +199,8 @@ mod tests {
         assert!(is_one(&[(receive, 1), (receive, 2), (send, 1)], true));
         assert!(!is_one(&[(send, 1), (send, 1), (receive, 2)], true));
         let pushed = Link { is_pushed: true, ..link(true, 1, false) };
-        assert!(!chains_of(&[pushed, link(false, 1, false)]).1);
+        assert!(!is_simple(&[pushed, link(false, 1, false)]));
         assert!(!is_one(&[(send, 1), (send, 1)], true) && !is_one(&[(receive, 1), (receive, 1)], false));
-    }
-
-    #[test]
-    fn transfers_with_one_rank_in_one_direction_are_a_chain() {
-        let batch = [(true, 1), (false, 1), (true, 1), (true, 2), (false, 2)];
-        let links: Vec<_> = batch.iter().map(|(is_send, peer)| link(*is_send, *peer, false)).collect();
-        assert_eq!(chains_of(&links), (vec![vec![0, 2], vec![1], vec![3], vec![4]], false));
-        let mixed = [link(true, 1, true), link(false, 1, false)];
-        assert_eq!(chains_of(&mixed), (vec![vec![0], vec![1]], false), "small and large ones");
+        assert!(!is_simple(&[link(true, 1, true), link(false, 1, false)]), "small and large ones");
     }
 }
