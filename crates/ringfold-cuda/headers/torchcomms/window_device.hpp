@@ -69,8 +69,8 @@ struct DeviceWindow {
     return true;
   }
 
-  // Signals a rank; called by one thread. The signal arrives after all earlier writes of this thread, and after those of
-  // other threads before a barrier that it has passed: call `__syncthreads()` after the puts of a block.
+  // Signals a rank; called by one thread. The signal arrives after all earlier writes of this thread, and after those
+  // of other threads before a barrier that it has passed: call `__syncthreads()` after the puts of a block.
   MSCCLPP_DEVICE_INLINE bool signal(int dstRank) const {
     if (!isRank(dstRank)) return fail(dstRank);
     uint32_t* sent = &peers_[rank_].signals[dstRank].sent;

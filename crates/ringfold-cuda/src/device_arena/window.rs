@@ -234,7 +234,8 @@ fn write_table(
     peers: &[PeerWindow],
 ) -> Result<(GpuMemory, WindowHandle), CudaError> {
     let row = |peer: &PeerWindow| PeerRow {
-        memory: peer.memory.address(),
+        // Without memory this is an address of the signals.
+        memory: if peer.bytes == 0 { 0 } else { peer.memory.address() },
         bytes: peer.bytes,
         signals: peer.signals.address(),
     };
