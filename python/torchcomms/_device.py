@@ -83,6 +83,11 @@ class Device:
         return self._device
 
     @property
+    def place(self) -> tuple[int, int]:
+        """This rank, and the number of ranks."""
+        return self._rank, self._size
+
+    @property
     def native(self) -> _native.DeviceGroup:
         return self._group
 

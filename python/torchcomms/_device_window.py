@@ -63,6 +63,10 @@ class DeviceWindow:
         memory = _Memory(self._window.address(rank), self._window.size(rank), self._window)
         return torch.as_tensor(memory, device=self._device.device).view(dtype).view(shape)
 
+    def handle(self) -> DeviceWindowHandle:
+        """The window for kernels."""
+        return DeviceWindowHandle(self._window, *self._device.place)
+
     def size(self, rank: int) -> int:
         return self._window.size(rank)
 
@@ -73,8 +77,40 @@ class DeviceWindow:
         return True
 
     def close(self) -> None:
-        """Closes it on all ranks. The host waits for what was queued before."""
-        self._window.close()
+        """Closes it on all ranks. The host waits for what was queued before, also on the current stream."""
+        self._window.close(torch._C._cuda_getCurrentRawStream(self._device.device.index))
+
+
+class DeviceWindowHandle:
+    """A window for CUDA kernels that include ``torchcomms/window_device.hpp``.
+
+    Made by :meth:`torchcomms.TorchCommWindow.get_device_window`, and valid until ``tensor_deregister()``. Its values do not
+    change, so that graphs may have captured them.
+    """
+
+    __slots__ = ("_window", "rank", "size")
+
+    def __init__(self, window: _native.DeviceWindow, rank: int, size: int) -> None:
+        # Keeps the memory that kernels use.
+        self._window = window
+        window.handle()
+        self.rank = rank
+        """This rank."""
+        self.size = size
+        """The number of ranks."""
+
+    @property
+    def raw(self) -> bytes:
+        """A ``torchcomms::DeviceWindow``, to be passed to a kernel by value. Raises if the communicator has failed."""
+        return self._window.handle()[0]
+
+    @property
+    def address(self) -> int:
+        """The address of a ``torchcomms::DeviceWindow`` in device memory, to be passed as a pointer."""
+        return self._window.handle()[1]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: rank {self.rank} of {self.size}>"
 
 
 class _Memory:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ringfold import _native
 
     from torchcomms._device import Device
-    from torchcomms._device_window import DeviceWindow
+    from torchcomms._device_window import DeviceWindow, DeviceWindowHandle
 
     AnyWindow = _native.Window | DeviceWindow
 
@@ -251,6 +251,21 @@ class TorchCommWindow:
             *("wait_signal", async_op, hints),
         )
 
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def get_device_window(self) -> DeviceWindowHandle:
+        """This window for your own CUDA kernels, which include ``torchcomms/window_device.hpp``. Only with CUDA tensors.
+
+        It is valid until :meth:`tensor_deregister`, which waits for the current stream: kernels on other streams that use it
+        must have ended.
+        """
+        window = self._require()
+        if not isinstance(window, _device_window()):
+            raise RuntimeError(
+                "unsupported window for kernels: its tensor is in host memory; register a CUDA tensor on all ranks"
+            )
+        return window.handle()
+
     # --- copies ----------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Self:
@@ -372,6 +387,10 @@ class FakeWindow(TorchCommWindow):
     def map_remote_tensor(self, rank: int) -> torch.Tensor:
         """The tensor itself."""
         return self._require_tensor()
+
+    def get_device_window(self) -> DeviceWindowHandle:
+        """Raises: there is no memory for kernels."""
+        raise RuntimeError("unsupported window for kernels: the backend fake has none")
 
     def put(self, *_: Any, **__: Any) -> TorchWork:
         """Does nothing."""

@@ -28,6 +28,17 @@ impl GpuMemory {
         Ok(Self { allocation: Arc::new(allocation), bytes })
     }
 
+    /// Writes to the start of it, and waits until that is done. Nothing may use the memory yet.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), CudaError> {
+        if bytes.len() > self.bytes {
+            return Err(CudaError::Argument(format!("{} bytes do not fit into {self:?}", bytes.len())));
+        }
+        let stream = &self.allocation.device.side_stream;
+        // SAFETY: the bytes fit, and are pageable memory, which the driver has read when the call returns.
+        unsafe { stream.copy(self.address(), bytes.as_ptr().addr() as u64, bytes.len()) }?;
+        stream.synchronize(Instant::now() + ZEROING_MAX)
+    }
+
     /// The address of the first byte.
     pub fn address(&self) -> u64 {
         self.allocation.address

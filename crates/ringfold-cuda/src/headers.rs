@@ -3,8 +3,8 @@
 macro_rules! headers {
     ($($name:literal)*) => {
         &[$((
-            concat!("mscclpp/", $name, ".hpp"),
-            include_str!(concat!("../headers/mscclpp/", $name, ".hpp")),
+            concat!($name, ".hpp"),
+            include_str!(concat!("../headers/", $name, ".hpp")),
         )),*]
     };
 }
@@ -12,7 +12,9 @@ macro_rules! headers {
 /// Name and text of every header.
 #[rustfmt::skip]
 pub const HEADERS: &[(&str, &str)] = headers! {
-    "abort_device" "access_device" "assert_device" "atomic_device" "bulk_device" "concurrency_device" "copy_device"
-    "device" "fifo_device" "memory_channel_device" "nvls_device" "packet_device" "poll_device" "port_channel_device"
-    "proxy_channel_device" "semaphore_device" "sm_channel_device" "switch_channel_device"
+    "mscclpp/abort_device" "mscclpp/access_device" "mscclpp/assert_device" "mscclpp/atomic_device" "mscclpp/bulk_device"
+    "mscclpp/concurrency_device" "mscclpp/copy_device" "mscclpp/device" "mscclpp/fifo_device"
+    "mscclpp/memory_channel_device" "mscclpp/nvls_device" "mscclpp/packet_device" "mscclpp/poll_device"
+    "mscclpp/port_channel_device" "mscclpp/proxy_channel_device" "mscclpp/semaphore_device" "mscclpp/sm_channel_device"
+    "mscclpp/switch_channel_device" "torchcomms/window_device"
 };

@@ -286,7 +286,7 @@ pub(crate) fn issue(
     Ok(Some(DeviceCall { end, gpu, group }))
 }
 
-fn borrow_stream(group: &ringfold::DeviceGroup, handle: usize) -> Result<Stream, Error> {
+pub(crate) fn borrow_stream(group: &ringfold::DeviceGroup, handle: usize) -> Result<Stream, Error> {
     let gpu = group.gpu()?;
     // SAFETY: the caller of the Python function promises that it is a stream of the device.
     Ok(unsafe { gpu.borrow_stream(handle) })

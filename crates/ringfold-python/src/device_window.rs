@@ -1,7 +1,7 @@
 //! Windows of CUDA tensors, for Python. Addresses and streams are as for collectives on devices.
 
 use crate::call::{drop_detached, try_detached};
-use crate::device_group::{DeviceCall, DeviceGroup, issue, lend};
+use crate::device_group::{DeviceCall, DeviceGroup, borrow_stream, issue, lend};
 use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
 use crate::group::optional_duration;
@@ -108,16 +108,23 @@ impl DeviceWindow {
         self.window(py)?.address(rank).map_err(|error| error.to_exception(py))
     }
 
+    /// The window for kernels: the bytes of a `torchcomms::DeviceWindow`, and the address of a copy on the device.
+    fn handle<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, u64)> {
+        let window = self.window(py)?;
+        let (bytes, address) = try_detached(py, || window.handle())?;
+        Ok((PyBytes::new(py, &bytes), address))
+    }
+
     /// A rank's description.
     fn about<'py>(&self, py: Python<'py>, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
         let about = self.window(py)?.about(rank).map_err(|error| error.to_exception(py))?;
         Ok(PyBytes::new(py, about))
     }
 
-    /// Closes it. All ranks call this.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Closes it, after what is queued on a stream. All ranks call this.
+    fn close(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let window = self.window(py)?;
-        try_detached(py, || window.close())
+        try_detached(py, || window.close(&borrow_stream(&self.group, stream)?))
     }
 }
 

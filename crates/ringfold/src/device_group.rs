@@ -453,6 +453,10 @@ impl DeviceGroup {
         let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
         let me = named(self.group.rank());
         match (left.what, peer, me) {
+            (DeviceWait::Bounds, _, Some(me)) => {
+                tracing::error!(rank = self.group.rank(), "{left}");
+                Cause::Unable { who: me }
+            }
             (DeviceWait::Argument, Some(peer), Some(me)) => Cause::Mismatch {
                 one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
                 other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },

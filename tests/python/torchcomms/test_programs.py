@@ -18,7 +18,16 @@ ROOT = Path(__file__).parents[3]
 SEEDS = ROOT / "tests" / "python" / "seeds"
 EXAMPLES = ROOT / "examples" / "python" / "torchcomms"
 SECONDS = 120.0
-NAMES = ["asynchronous", "basic", "cuda_graph", "custom_options", "hooks", "reconfigure", "window"]
+NAMES = [
+    "asynchronous",
+    "basic",
+    "cuda_graph",
+    "custom_options",
+    "hooks",
+    "kernel_window",
+    "reconfigure",
+    "window",
+]
 # The ranks know rank and size only.
 FILE_ALONE = {"MASTER_ADDR": None, "MASTER_PORT": None, "LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}
 
@@ -154,3 +163,11 @@ def test_the_hooks_example_shows_calls_signatures_and_the_record(ranks: Ranks) -
 @pytest.mark.parametrize("name", ["basic", "asynchronous", "custom_options", "hooks"])
 def test_the_examples_run_on_a_gpu(name: str, start: Callable[..., Child]) -> None:
     start(*torchrun(2), EXAMPLES / f"{name}.py", "--device", "cuda:0").succeed(SECONDS)
+
+
+@needs_gpu
+def test_the_kernel_window_example_puts_rows_into_the_next_rank(start: Callable[..., Child]) -> None:
+    output = start(*torchrun(2), EXAMPLES / "kernel_window.py").succeed(SECONDS)
+    for rank in range(2):
+        table = [[float(row)] * 4 if row != rank else [0.0] * 4 for row in range(2)]
+        assert f"rank {rank}: {table}" in output

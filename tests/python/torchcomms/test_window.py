@@ -251,6 +251,7 @@ def argument_errors() -> None:
         lambda: window.wait_signal(0, False),
         lambda: window.map_remote_tensor(0),
         lambda: window.get_attr(0),
+        window.get_device_window,
         window.tensor_deregister,
     ]
     for call in unregistered:
@@ -263,6 +264,7 @@ def argument_errors() -> None:
     for offset, count in [(10, 1), (0, 11), (-1, 1), (2**62, 1)]:
         text = refused(partial(window.put, torch.zeros(count), size - 1, offset, False))
         assert "past the end" in text and f"rank {size - 1}" in text
+    assert "host memory" in refused(window.get_device_window)
     for rank in [-1, size]:
         calls: list[Callable[[], object]] = [
             partial(window.put, torch.zeros(1), rank, 0, False),
@@ -606,6 +608,7 @@ def test_windows_of_the_fake_backend_do_nothing() -> None:
         work.wait()
         assert work.is_completed()
     assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert "fake" in refused(window.get_device_window)
     clone = copy.deepcopy(window)
     assert isinstance(clone, TorchCommWindow) and copy.copy(window) is window
     cloned = clone.get_tensor()

@@ -20,6 +20,7 @@ struct DeviceError {
     Argument = 6,   // an offset, a size or a number that a trigger cannot represent
     Assertion = 7,  // MSCCLPP_ASSERT_DEVICE
     Bulk = 8,       // a bulk copy
+    Bounds = 9,     // memory outside of a window, or of an unknown rank
   };
 };
 

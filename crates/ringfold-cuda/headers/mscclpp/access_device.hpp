@@ -29,6 +29,8 @@ MSCCLPP_DETAIL_LOAD(loadRelaxedSys, "relaxed.sys", uint64_t, unsigned long long,
 MSCCLPP_DETAIL_LOAD(loadAcquireGpu, "acquire.gpu", uint64_t, unsigned long long, "u64", "l")
 MSCCLPP_DETAIL_LOAD(loadRelaxedGpu, "relaxed.gpu", uint64_t, unsigned long long, "u64", "l")
 MSCCLPP_DETAIL_LOAD(loadRelaxedGpu, "relaxed.gpu", int, int, "s32", "r")
+MSCCLPP_DETAIL_LOAD(loadAcquireSys, "acquire.sys", uint32_t, uint32_t, "u32", "r")
+MSCCLPP_DETAIL_LOAD(loadRelaxedGpu, "relaxed.gpu", uint32_t, uint32_t, "u32", "r")
 #undef MSCCLPP_DETAIL_LOAD
 
 // Reads two adjacent words, aligned to 16 bytes, at once. Each word is read atomically.
@@ -50,6 +52,8 @@ MSCCLPP_DEVICE_INLINE void loadRelaxedSys2(const uint64_t* words, uint64_t& firs
 MSCCLPP_DETAIL_STORE(storeRelaxedSys, "st.relaxed.sys.global.u64", uint64_t, unsigned long long, "l")
 MSCCLPP_DETAIL_STORE(storeReleaseGpu, "st.release.gpu.global.u64", uint64_t, unsigned long long, "l")
 MSCCLPP_DETAIL_STORE(storeReleaseGpu, "st.release.gpu.global.s32", int, int, "r")
+MSCCLPP_DETAIL_STORE(storeReleaseSys, "st.release.sys.global.u32", uint32_t, uint32_t, "r")
+MSCCLPP_DETAIL_STORE(storeRelaxedGpu, "st.relaxed.gpu.global.u32", uint32_t, uint32_t, "r")
 MSCCLPP_DETAIL_STORE(addReleaseSys, "red.release.sys.global.add.u64", uint64_t, unsigned long long, "l")
 MSCCLPP_DETAIL_STORE(addRelaxedSys, "red.relaxed.sys.global.add.u64", uint64_t, unsigned long long, "l")
 MSCCLPP_DETAIL_STORE(addReleaseGpu, "red.release.gpu.global.add.u64", uint64_t, unsigned long long, "l")

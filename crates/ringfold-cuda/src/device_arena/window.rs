@@ -1,4 +1,6 @@
 //! Windows: memory of each rank that the others read and write, and signals between them.
+//!
+//! Kernels of users and the two of `kernels/window.cu` share the header `torchcomms/window_device.hpp`.
 
 use super::offer::MemoryOffer;
 use super::{DeviceArena, FoldKernels, PeerMemory};
@@ -13,11 +15,27 @@ use core::time::Duration;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The numbers of signals with one rank: those that have arrived from it, those sent to it, and those taken.
-const ARRIVED: u64 = 0;
-const SENT: u64 = 4;
-const TAKEN: u64 = 8;
+/// The numbers of signals with one rank: `WindowSignals` in the header.
 const SIGNAL_BYTES: usize = 16;
+
+/// `DeviceWindow` in the header: what kernels get.
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+struct WindowHandle {
+    peers: u64,
+    abort_page: u64,
+    rank: i32,
+    size: i32,
+}
+
+/// `WindowPeer` in the header: a rank's memory and signals, for kernels.
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+struct PeerRow {
+    memory: u64,
+    bytes: u64,
+    signals: u64,
+}
 
 /// A rank's side of a new window, to be offered to the others.
 pub struct WindowOffer {
@@ -66,13 +84,14 @@ impl WindowOffer {
 /// A window that all ranks have opened. Its calls queue work on streams.
 pub struct DeviceWindow {
     gpu: Gpu,
-    rank: usize,
-    signals: GpuMemory,
+    _signals: GpuMemory,
     /// This rank's memory.
     _memory: Option<DeviceMemory>,
     peers: Vec<PeerWindow>,
     page: Arc<AbortPage>,
-    page_address: u64,
+    handle: WindowHandle,
+    /// A copy of the handle, and the rows that it refers to.
+    table: GpuMemory,
 }
 
 struct PeerWindow {
@@ -106,9 +125,17 @@ impl DeviceWindow {
             Ok(PeerWindow { memory, bytes: record.bytes, signals })
         };
         let peers = offers.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
-        let (gpu, rank) = (arena.gpu, arena.rank);
-        let (page, page_address) = (arena.page.clone(), arena.page_address);
-        Ok(Self { gpu, rank, signals, _memory: memory, peers, page, page_address })
+        let gpu = arena.gpu;
+        let (table, handle) = write_table(&gpu, arena.rank, arena.page_address, &peers)?;
+        let page = arena.page.clone();
+        Ok(Self { gpu, _signals: signals, _memory: memory, peers, page, handle, table })
+    }
+
+    /// The window for kernels, see the header: its bytes, and the address of a copy in device memory.
+    ///
+    /// It is valid until the window is closed, which must follow the end of the kernels.
+    pub fn handle(&self) -> (Vec<u8>, u64) {
+        (self.handle.as_bytes().to_vec(), self.table.address())
     }
 
     /// The size of a rank's memory.
@@ -138,9 +165,7 @@ impl DeviceWindow {
 
     /// Queues a signal to a rank, which arrives after what was queued before.
     pub fn signal(&self, kernels: &FoldKernels, to: usize, stream: &Stream) -> Result<(), CudaError> {
-        let own = self.signals.address() + (to * SIGNAL_BYTES) as u64 + SENT;
-        let arrived = self.peer(to)?.signals.address() + (self.rank * SIGNAL_BYTES) as u64 + ARRIVED;
-        self.launch(kernels, "ringfold_signal", [own, arrived], to, Duration::ZERO, stream)
+        self.launch(kernels, "ringfold_signal", to, Duration::ZERO, stream)
     }
 
     /// Queues a wait for the next signal of a rank. After the timeout, or the page's if it is zero, the group fails.
@@ -151,9 +176,7 @@ impl DeviceWindow {
         timeout: Duration,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        self.peer(from)?;
-        let row = self.signals.address() + (from * SIGNAL_BYTES) as u64;
-        self.launch(kernels, "ringfold_wait", [row + TAKEN, row + ARRIVED], from, timeout, stream)
+        self.launch(kernels, "ringfold_wait", from, timeout, stream)
     }
 
     /// Frees it. Unless all ranks have ended their work, the memory is leaked: kernels of others may still use it.
@@ -187,18 +210,49 @@ impl DeviceWindow {
         &self,
         kernels: &FoldKernels,
         name: &str,
-        words: [u64; 2],
         peer: usize,
         timeout: Duration,
         stream: &Stream,
     ) -> Result<(), CudaError> {
+        self.peer(peer)?;
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let words = words.into_iter().chain([self.page_address, timeout, peer as u64]);
-        let parameters: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        let words = [timeout, peer as u64].map(u64::to_ne_bytes);
+        let parameters = [self.handle.as_bytes(), words.as_flattened()].concat();
         let one = Dim3 { x: 1, y: 1, z: 1 };
         let _current = self.gpu.make_current()?;
-        // SAFETY: the parameters are those of `Params` in the source; signals and page live until the window is closed, which
-        // follows the end of the kernels.
+        // SAFETY: the parameters are those of `Params` in the source; table, signals and page live until the window is closed,
+        // which follows the end of the kernels.
         unsafe { kernels.function(name)?.launch(&parameters, one, one, 0, stream.raw()) }
     }
 }
+
+/// Writes what kernels of this rank need to device memory: the handle, then a row for each rank.
+fn write_table(
+    gpu: &Gpu,
+    rank: usize,
+    abort_page: u64,
+    peers: &[PeerWindow],
+) -> Result<(GpuMemory, WindowHandle), CudaError> {
+    let row = |peer: &PeerWindow| PeerRow {
+        // Without memory this is an address of the signals.
+        memory: if peer.bytes == 0 { 0 } else { peer.memory.address() },
+        bytes: peer.bytes,
+        signals: peer.signals.address(),
+    };
+    let rows: Vec<PeerRow> = peers.iter().map(row).collect();
+    let table = GpuMemory::zeroed(gpu, size_of::<WindowHandle>() + size_of_val(&*rows))?;
+    let number = |rank| {
+        i32::try_from(rank).map_err(|_| CudaError::Argument(format!("invalid number of ranks {rank}")))
+    };
+    let handle = WindowHandle {
+        peers: table.address() + size_of::<WindowHandle>() as u64,
+        abort_page,
+        rank: number(rank)?,
+        size: number(peers.len())?,
+    };
+    table.write(&[handle.as_bytes(), rows.as_bytes()].concat())?;
+    Ok((table, handle))
+}
+
+#[cfg(test)]
+mod tests;

@@ -87,6 +87,8 @@ pub enum DeviceWait {
     Assertion,
     /// A bulk copy.
     Bulk,
+    /// Not a wait: memory outside of a window, or of an unknown rank.
+    Bounds,
     /// An unknown code.
     Unknown(u32),
 }
@@ -268,6 +270,7 @@ impl DeviceWait {
             6 => Self::Argument,
             7 => Self::Assertion,
             8 => Self::Bulk,
+            9 => Self::Bounds,
             number => Self::Unknown(number),
         }
     }
@@ -284,6 +287,10 @@ impl fmt::Display for DeviceError {
                 );
             }
             DeviceWait::Assertion => return write!(out, "an assertion in a kernel failed{line}"),
+            DeviceWait::Bounds => {
+                let rank = self.peer.unwrap_or(-1);
+                return write!(out, "a kernel accessed memory outside of the window of rank {rank}");
+            }
             DeviceWait::Signal => "a signal",
             DeviceWait::FifoSpace => "room in the FIFO of a proxy",
             DeviceWait::Flush => "a proxy to complete its requests",

@@ -122,6 +122,14 @@ impl DeviceGroupWindow {
         self.with(|window| window.address(rank))
     }
 
+    /// The window for kernels that include `torchcomms/window_device.hpp`: its bytes, and the address of a copy on the device.
+    ///
+    /// It is valid until the window is closed.
+    pub fn handle(&self) -> Result<(Vec<u8>, u64), Error> {
+        self.group.check()?;
+        self.with(|window| Ok(window.handle()))
+    }
+
     /// A rank's description.
     pub fn about(&self, rank: usize) -> Result<&[u8], Error> {
         let about = self.about.get(rank);
@@ -131,8 +139,11 @@ impl DeviceGroupWindow {
     }
 
     /// Closes the window: a collective call. When it returns, all puts have arrived.
-    pub fn close(&self) -> Result<(), Error> {
-        let ended = self.synchronize(Instant::now() + self.group.group.timeout());
+    ///
+    /// It waits for what is queued on this stream, too: kernels of the caller that use the window.
+    pub fn close(&self, stream: &Stream) -> Result<(), Error> {
+        let ended = self.queue(0, None, stream, |_| Ok(()));
+        let ended = ended.and_then(|_| self.synchronize(Instant::now() + self.group.group.timeout()));
         let joined = agree(&self.group.group, ended.as_ref().map(|()| Vec::new()).map_err(Error::to_string));
         let is_done = matches!(joined, Ok(Ok(_)));
         if let Some(window) = self.window.lock().take() {

@@ -4,7 +4,9 @@
 #include <mscclpp/memory_channel_device.hpp>
 #include <mscclpp/poll_device.hpp>
 #include <mscclpp/port_channel_device.hpp>
+#include <torchcomms/window_device.hpp>
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -276,6 +278,58 @@ void packetsAreWholeWhileTheyAreWritten() {
   reset();
 }
 
+void windowsCarryBytesAndSignals() {
+  constexpr int size = 3;
+  constexpr uint64_t bytes = 100;
+  // Shortly before the counts wrap around.
+  const torchcomms::WindowSignals almost{0xfffffff0, 0xfffffff0, 0xfffffff0, 0};
+  alignas(8) char memory[size][bytes] = {};
+  torchcomms::WindowSignals signals[size][size];
+  torchcomms::WindowPeer peers[size];
+  torchcomms::DeviceWindow windows[size];
+  for (int rank = 0; rank < size; ++rank) {
+    for (auto& each : signals[rank]) each = almost;
+    peers[rank] = {memory[rank], bytes, signals[rank]};
+    windows[rank] = {peers, &page, rank, size};
+  }
+  inThreads(size, [&](int rank) {
+    const torchcomms::DeviceWindow& window = windows[rank];
+    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    char row[7], found[7];
+    for (int round = 0; round < 500; ++round) {
+      std::memset(row, round * size + rank, sizeof row);
+      CHECK(window.put(next, 3, row, sizeof row, 0, 1) && window.signal(next) && window.waitSignal(previous));
+      for (char each : row) CHECK(each == static_cast<char>(round * size + rank));
+      CHECK(window.get(rank, 3, found, sizeof found, 0, 1));
+      for (char each : found) CHECK(each == static_cast<char>(round * size + previous));
+      CHECK(window.signal(previous) && window.waitSignal(next));
+    }
+  });
+  CHECK(top.errorWord == 0 && signals[0][1].arrived == 0xfffffff0u + 500);
+  CHECK(windows[2].memory(1) == memory[1] && windows[2].bytes(1) == bytes && windows[2].rank() == 2 && windows[2].size() == size);
+  // All of the memory, and nothing at its end.
+  CHECK(windows[0].put(1, 0, memory[0], bytes, 0, 1) && windows[0].put(1, bytes, source, 0, 0, 1) && error() == 0);
+  const uint64_t large = ~uint64_t(0);
+  for (auto [rank, offset, count] : {std::array<uint64_t, 3>{1, 1, bytes}, {1, bytes + 1, 0}, {1, large, 2}, {1, 2, large}, {3, 0, 1}, {large, 0, 0}}) {
+    CHECK(!windows[0].put(static_cast<int>(rank), offset, source, count, 0, 1));
+    CHECK(error() == DeviceError::Bounds && peer() == static_cast<int>(rank));
+    reset();
+    CHECK(!windows[0].get(static_cast<int>(rank), offset, target, count, 0, 1) && error() == DeviceError::Bounds);
+    reset();
+  }
+  CHECK(!windows[0].signal(3) && error() == DeviceError::Bounds);
+  reset();
+  CHECK(!windows[0].waitSignal(-1) && error() == DeviceError::Bounds);
+  // A wait that ends takes nothing.
+  reset(20'000'000);
+  const uint32_t taken = signals[0][2].taken;
+  CHECK(!windows[0].waitSignal(2) && error() == DeviceError::Signal && peer() == 2 && signals[0][2].taken == taken);
+  reset();
+  CHECK(!windows[0].waitSignal(2, 20'000'000) && top.waitedNs >= 20'000'000);
+  reset();
+  CHECK(windows[2].signal(0) && windows[0].waitSignal(2) && signals[0][2].taken == taken + 1);
+}
+
 void assertionsNameTheirLine() {
   MSCCLPP_ASSERT_DEVICE(top.flag == 0, "nothing is wrong");
   CHECK(top.flag == 0);
@@ -302,6 +356,7 @@ int main() {
   signalsAreCountedAndWaitsEnd();
   portChannelsSayWhatTheyAreAskedFor();
   packetsAreWholeWhileTheyAreWritten();
+  windowsCarryBytesAndSignals();
   assertionsNameTheirLine();
   std::puts("all of it holds");
 }

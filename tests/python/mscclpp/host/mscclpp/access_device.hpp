@@ -39,9 +39,13 @@ inline void loadRelaxedSys2(const uint64_t* words, uint64_t& first, uint64_t& se
 inline uint64_t loadAcquireGpu(const uint64_t* word) { return look(word); }
 inline uint64_t loadRelaxedGpu(const uint64_t* word) { return look(word); }
 inline int loadRelaxedGpu(const int* word) { return look(word); }
+inline uint32_t loadAcquireSys(const uint32_t* word) { return look(word); }
+inline uint32_t loadRelaxedGpu(const uint32_t* word) { return look(word); }
 inline void storeRelaxedSys(uint64_t* word, uint64_t value) { atomic(word).store(value); }
 inline void storeReleaseGpu(uint64_t* word, uint64_t value) { atomic(word).store(value); }
 inline void storeReleaseGpu(int* word, int value) { atomic(word).store(value); }
+inline void storeReleaseSys(uint32_t* word, uint32_t value) { atomic(word).store(value); }
+inline void storeRelaxedGpu(uint32_t* word, uint32_t value) { atomic(word).store(value); }
 inline void addReleaseSys(uint64_t* word, uint64_t value) { atomic(word).fetch_add(value); }
 inline void addRelaxedSys(uint64_t* word, uint64_t value) { atomic(word).fetch_add(value); }
 inline void addReleaseGpu(uint64_t* word, uint64_t value) { atomic(word).fetch_add(value); }
