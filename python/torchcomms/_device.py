@@ -1,7 +1,8 @@
 """Collectives as kernels on CUDA devices, on torch's streams.
 
 Operations on CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture them. They are
-staged through pinned host memory (:mod:`torchcomms._staging`) if a rank has no device, no compiler, or is on another host.
+staged through pinned host memory (:mod:`torchcomms._staging`) if a rank has no device or no compiler, or if ranks are on several
+hosts, except all-reduces.
 Needs torch, so it is imported with the first communicator.
 """
 
@@ -95,7 +96,7 @@ class Device:
         """Whether the device runs this task. All ranks answer alike for the same operation."""
         if task.native == "barrier":
             # Otherwise the host waits, as for all barriers.
-            return is_capturing()
+            return self._group.is_on_one_host and is_capturing()
         device = task.device
         if device is None or device.type != "cuda":
             return False
@@ -103,7 +104,8 @@ class Device:
             raise RuntimeError(
                 f"invalid device {device} of the tensors: the communicator is on {self._device}"
             )
-        return True
+        # Between hosts all other operations are staged.
+        return self._group.is_on_one_host or task.native == "all_reduce"
 
     def issue(self, task: Task, async_op: bool) -> TorchWork:
         """Queues a task: on the current stream, or, with ``async_op``, on a stream of our own."""

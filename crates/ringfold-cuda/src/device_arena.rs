@@ -4,6 +4,7 @@
 //! `kernels/arena.cuh`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
 //! use its address.
 
+mod bridge;
 mod combine;
 mod exchange_area;
 mod kernels;
@@ -16,6 +17,7 @@ mod transfer;
 mod weight;
 mod window;
 
+pub use bridge::{BRIDGE_PIECE_BYTES, BRIDGE_SLOTS, BridgePiece, DeviceBridge, HostBridge};
 pub use combine::CombineKernel;
 pub use exchange_area::{ExchangeArea, PeerArea};
 pub use kernels::{FoldKernels, KernelKind, Specialisation};

@@ -5,8 +5,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
-/// A number that is equal for processes of one system, network namespace and user, which may try to share memory. If it
-/// cannot be determined, it is unique.
+/// The environment variable that keeps processes of one system apart: with different texts they are on different hosts.
+const HOST: &str = "RINGFOLD_HOST";
+
+/// A number that is equal for processes of one system, network namespace and user, with the same `RINGFOLD_HOST`, which may try
+/// to share memory. If it cannot be determined, it is unique.
 pub fn host_id() -> u64 {
     identity().unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot identify this host: shared memory is not used");
@@ -48,7 +51,9 @@ fn identity() -> io::Result<u64> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let network = std::fs::metadata("/proc/self/ns/net")?;
     let user = rustix::process::geteuid().as_raw();
-    let host = boot.iter().fold(0, |host, byte| mix(host, u64::from(*byte)));
+    let named = std::env::var_os(HOST).unwrap_or_default();
+    let bytes = boot.iter().chain(named.as_encoded_bytes());
+    let host = bytes.fold(0, |host, byte| mix(host, u64::from(*byte)));
     Ok(mix(mix(mix(host, network.dev()), network.ino()), u64::from(user)))
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct DeviceGroup {
     group: Mutex<Option<ForkGuard<Arc<ringfold::DeviceGroup>>>>,
     #[pyo3(get)]
     ordinal: i32,
+    /// Otherwise it only does all-reduces.
+    #[pyo3(get)]
+    is_on_one_host: bool,
 }
 
 #[pymethods]
@@ -45,8 +48,9 @@ impl DeviceGroup {
         let device = (ordinal >= 0).then_some(ordinal);
         let opened = try_detached(py, || ringfold::DeviceGroup::open(group, device, &sources))?;
         let group = opened.map_err(|Unsupported(why)| port_error(py, "unsupported", 0, &why))?;
-        let ordinal = group.ordinal();
-        Ok(Self { group: Mutex::new(Some(ForkGuard::new(Arc::new(group)))), ordinal })
+        let (ordinal, is_on_one_host) = (group.ordinal(), group.is_on_one_host());
+        let group = Mutex::new(Some(ForkGuard::new(Arc::new(group))));
+        Ok(Self { group, ordinal, is_on_one_host })
     }
 
     /// Queues an all-reduce of `count` elements on a stream; or on `own` after what is on the stream, and returns the call.

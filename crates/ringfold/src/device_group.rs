@@ -9,6 +9,7 @@
 mod agreement;
 pub(crate) mod element;
 mod folds;
+mod hosts;
 mod launch_queue;
 mod registrar;
 mod stretches;
@@ -23,6 +24,7 @@ use agreement::agree;
 use core::time::Duration;
 use element::KernelElement;
 use folds::Folds;
+use hosts::Hosts;
 pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
 use parking_lot::Mutex;
@@ -77,7 +79,13 @@ pub struct Unsupported(pub String);
 /// If a rank dies, or a kernel waits longer than the timeout of the group, the waiting kernels end. The targets are then
 /// undefined, the group has failed, and the next call returns the cause.
 pub struct DeviceGroup {
+    /// All ranks.
+    all: Group,
+    /// The ranks of this host, which are all unless there are [`Hosts`].
     group: Group,
+    /// Their numbers among all ranks.
+    ranks: Vec<usize>,
+    hosts: Option<Hosts>,
     /// `None` only while it is dropped.
     arena: Option<Arc<DeviceArena>>,
     registrar: Registrar,
@@ -95,15 +103,31 @@ pub struct DeviceGroup {
 impl DeviceGroup {
     /// Opens a device group: a collective call. `ordinal` is the device of this rank, if it has one.
     ///
-    /// If one rank cannot take part, all ranks return the same [`Unsupported`].
+    /// If one rank cannot take part, all ranks return the same [`Unsupported`]. If the ranks are on several hosts, the group
+    /// only does all-reduces.
     pub fn open(
         group: &Group,
         ordinal: Option<i32>,
         sources: &KernelSources,
     ) -> Result<Result<Self, Unsupported>, Error> {
         let (description, _) = group.window_context()?;
-        let is_on_one_host = GroupShape::of(&description).is_on_one_host();
-        let mine = prepare(group, ordinal, sources, is_on_one_host);
+        let shape = GroupShape::of(&description);
+        if shape.is_on_one_host() {
+            let ranks = (0..group.world()).collect();
+            return Self::open_on_host(group, group, ranks, ordinal, sources);
+        }
+        hosts::open(group, &shape.hosts, ordinal, sources)
+    }
+
+    /// Opens the group of the ranks of one host, which have these numbers among all.
+    fn open_on_host(
+        all: &Group,
+        group: &Group,
+        ranks: Vec<usize>,
+        ordinal: Option<i32>,
+        sources: &KernelSources,
+    ) -> Result<Result<Self, Unsupported>, Error> {
+        let mine = prepare(group, ordinal, sources);
         let encoded = mine.as_ref().map(|(offer, _)| offer.encode()).map_err(Clone::clone);
         let offers = match agree(group, encoded)? {
             Ok(offers) => offers,
@@ -137,16 +161,19 @@ impl DeviceGroup {
         registrar.start(&arena, calls)?;
         // Weak: the page is released with the arena, not by the thread that closes the group.
         let page = Arc::downgrade(&page);
-        group.on_failure(move |error| {
+        all.on_failure(move |error| {
             if let Some(page) = page.upgrade() {
                 page.set(&error.to_string());
             }
         });
         let fork = Mutex::new(arena.gpu().create_event()?);
         let folds = Folds::new(group.rank(), group.world());
-        let (group, arena, cache) = (group.clone(), Some(arena), sources.cache.clone());
+        let (arena, cache) = (Some(arena), sources.cache.clone());
         Ok(Ok(Self {
-            group,
+            all: all.clone(),
+            group: group.clone(),
+            ranks,
+            hosts: None,
             arena,
             registrar,
             folds,
@@ -185,6 +212,10 @@ impl DeviceGroup {
         let count = self.count(source, dtype, element)?;
         if count == 0 {
             return self.queue_nothing(stream);
+        }
+        if let Some(hosts) = &self.hosts {
+            let timeout = (!timeout.is_zero()).then_some(timeout);
+            return self.all_reduce_between_hosts(hosts, (source, target), (dtype, op), stream, timeout);
         }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
@@ -294,13 +325,18 @@ impl DeviceGroup {
 
     /// Waits until all calls queued by this rank are done, except those in graphs.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), Error> {
-        self.queue.lock().synchronize(deadline_after(timeout))?;
+        let deadline = deadline_after(timeout);
+        self.queue.lock().synchronize(deadline)?;
+        self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.synchronize(deadline))?;
         self.check()
     }
 
     /// The number of unfinished calls of this rank, except those in graphs; `None` while another thread queues one.
     pub fn unfinished(&self) -> Result<Option<usize>, Error> {
         let _current = self.arena()?.gpu().make_current()?;
+        if let Some(hosts) = &self.hosts {
+            return hosts.unfinished();
+        }
         let Some(mut queue) = self.queue.try_lock() else { return Ok(None) };
         let collectives = queue.unfinished()?;
         Ok(self.transfers.unfinished()?.map(|transfers| transfers + collectives))
@@ -311,26 +347,35 @@ impl DeviceGroup {
         if let Some(arena) = &self.arena {
             arena.page().set_spin_timeout(timeout);
         }
+        if let Some(hosts) = &self.hosts {
+            self.group.set_timeout(timeout);
+            hosts.set_timeout(timeout);
+        }
     }
 
     /// The cause, if the group has failed. A kernel that timed out fails the group on all ranks.
     pub fn failure(&self) -> Option<Error> {
-        if let Some(error) = self.group.failure() {
+        if let Some(error) = self.all.failure() {
             return Some(error);
         }
         let left = self.arena.as_ref().and_then(|arena| arena.page().error())?;
         let cause = self.cause(&left);
-        self.group.abort_with(cause.clone());
-        Some(self.group.failure().unwrap_or_else(|| Error::GroupFailed(Box::new(cause))))
+        self.all.abort_with(cause.clone());
+        Some(self.all.failure().unwrap_or_else(|| Error::GroupFailed(Box::new(cause))))
     }
 
     /// Fails the group on all ranks.
     pub fn abort(&self) {
-        self.group.abort();
+        self.all.abort();
     }
 
-    /// The number of ranks.
-    pub fn world(&self) -> usize {
+    /// Whether all ranks are on one host. Otherwise it only does all-reduces.
+    pub fn is_on_one_host(&self) -> bool {
+        self.hosts.is_none()
+    }
+
+    /// The number of ranks of this host.
+    fn world(&self) -> usize {
         self.group.world()
     }
 
@@ -447,8 +492,8 @@ impl DeviceGroup {
 
     fn cause(&self, left: &DeviceError) -> Cause {
         let named = |rank: usize| {
-            let (description, _) = self.group.window_context().ok()?;
-            description.members.get(rank).map(|member| member.peer_name())
+            let (description, _) = self.all.window_context().ok()?;
+            description.members.get(*self.ranks.get(rank)?).map(|member| member.peer_name())
         };
         let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
         let me = named(self.group.rank());
@@ -470,6 +515,10 @@ impl Drop for DeviceGroup {
     fn drop(&mut self) {
         let deadline = Instant::now() + CLOSING_MAX;
         self.registrar.end(deadline);
+        if let Some(hosts) = self.hosts.take() {
+            let is_done = hosts.synchronize(deadline).is_ok();
+            hosts.close(is_done, deadline);
+        }
         if let Some(arena) = self.arena.take() {
             match Arc::try_unwrap(arena) {
                 Ok(arena) => {
@@ -495,12 +544,8 @@ fn prepare(
     group: &Group,
     ordinal: Option<i32>,
     sources: &KernelSources,
-    is_on_one_host: bool,
 ) -> Result<(ArenaOffer, &'static Compiler), String> {
     let ordinal = ordinal.ok_or("no CUDA device")?;
-    if !is_on_one_host {
-        return Err("the ranks are on several hosts".into());
-    }
     let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
     let compiler = Compiler::load(sources.compiler.as_deref()).map_err(|error| error.to_string())?;
     let limit = packet_limit()?;

@@ -329,6 +329,14 @@ impl Group {
         let _ = self.core().engine.with(|driver| driver.abort(cause));
     }
 
+    /// Fails the group as `abort_with` does, without keeping this rank in it.
+    pub(crate) fn aborter(&self) -> impl Fn(Cause) + Send + use<> {
+        let core = self.core().clone();
+        move |cause| {
+            let _ = core.engine.with(|driver| driver.abort(cause));
+        }
+    }
+
     /// Fails the group on all ranks.
     pub fn abort(&self) {
         self.core().abort();

@@ -36,6 +36,8 @@ pub enum KernelKind {
     Transfer,
     /// Signals of windows.
     Window,
+    /// The device hands pieces to the host.
+    Bridge,
     /// One rank folds the operands of all, without waiting for anybody.
     Combine,
 }
@@ -47,6 +49,7 @@ impl KernelKind {
             Self::Fold | Self::Move => ("exchange.cu", include_str!("../../kernels/exchange.cu")),
             Self::Transfer => ("transfer.cu", include_str!("../../kernels/transfer.cu")),
             Self::Window => ("window.cu", include_str!("../../kernels/window.cu")),
+            Self::Bridge => ("bridge.cu", include_str!("../../kernels/bridge.cu")),
             Self::Combine => ("combine.cu", include_str!("../../kernels/combine.cu")),
         }
     }
@@ -58,6 +61,7 @@ impl KernelKind {
                 &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull", "ringfold_batch"]
             }
             Self::Window => &["ringfold_signal", "ringfold_wait"],
+            Self::Bridge => &["ringfold_hand_over", "ringfold_take_back"],
             Self::Combine => &["ringfold_combine"],
         }
     }
@@ -173,6 +177,7 @@ impl Specialisation {
             KernelKind::Move => "move".to_owned(),
             KernelKind::Transfer => "transfer".to_owned(),
             KernelKind::Window => "window".to_owned(),
+            KernelKind::Bridge => "bridge".to_owned(),
             KernelKind::Combine => format!("combine-{op}"),
         };
         format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())

@@ -156,6 +156,7 @@ impl ArenaLayout {
             number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
             number("RF_MAILBOX_BYTES", MAILBOX_BYTES as u32),
             number("RF_SLOT_SHIFT", SLOT_SHIFT),
+            number("RF_BRIDGE_JOBS", super::bridge::JOBS as u32),
             number("RF_THREADS", THREADS),
         ]
     }

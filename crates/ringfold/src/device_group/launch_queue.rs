@@ -86,7 +86,7 @@ impl LaunchQueue {
                 self.last_stream = id;
                 self.queued.back().filter(|_| id.is_none() || id != last).map(|last| &*last.end)
             }
-            (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(event),
+            (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(&**event),
             (Some(_), _) => None,
         };
         if let Some(before) = before {

@@ -37,6 +37,7 @@ fn every_element_and_operation_compiles() {
             KernelKind::Move,
             KernelKind::Transfer,
             KernelKind::Window,
+            KernelKind::Bridge,
             KernelKind::Combine,
         ] {
             let wanted = Specialisation { kind, ..specialisation(element, bytes, op, world) };
