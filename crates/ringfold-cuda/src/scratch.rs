@@ -4,7 +4,7 @@ use crate::api::Address;
 use crate::block_cache::{HasCapacity, capacity_for};
 use crate::device::Device;
 use crate::error::CudaError;
-use crate::limits::SCRATCH_FREE_SHARE;
+use crate::limits::{SCRATCH_FREE_SHARE, SCRATCH_KEPT_BYTES_MAX};
 
 /// Device memory of arbitrary content. Dropping it returns its block to the device's cache.
 pub(crate) struct Scratch {
@@ -20,18 +20,22 @@ pub(crate) struct ScratchBlock {
 }
 
 impl Scratch {
-    /// Takes `bytes`. Fails if a new block would take too much of what is free on the device.
+    /// Takes `bytes`. Fails if a new block would be too large to be kept, or take too much of what is free on the device.
     pub(crate) fn acquire(device: &'static Device, bytes: usize) -> Result<Self, CudaError> {
         let cached = device.scratch.lock().take(bytes);
         if cached.is_some() {
             return Ok(Self { block: cached });
         }
         let capacity = capacity_for(bytes);
+        let lacking = CudaError::OutOfMemory { device: device.ordinal, bytes: capacity };
+        if capacity > SCRATCH_KEPT_BYTES_MAX {
+            return Err(lacking);
+        }
         if capacity > device.free_bytes()? / SCRATCH_FREE_SHARE {
             // What is cached is too small for this one, and memory is scarce.
             let cached = device.scratch.lock().clear();
             drop(cached);
-            return Err(CudaError::OutOfMemory { device: device.ordinal, bytes: capacity });
+            return Err(lacking);
         }
         let address = device.allocate(capacity)?;
         Ok(Self { block: Some(ScratchBlock { device, address, capacity }) })
