@@ -1,14 +1,16 @@
 """Elastic all-reduces and shared state with CUDA tensors, among processes on one GPU; host tensors for comparison.
 
-    python bench/gpu_elastic.py [--peers 2,4] [--mib 1,16,256] [--repeats 15]
+    python bench/gpu_elastic.py [--peers 2,4] [--mib 1,16,256] [--apart-mib 256] [--repeats 15]
 
-Wall-clock times of blocking calls on the first peer, medians. Run it under CUDA's Multi-Process Service. It needs the packages of
+Wall-clock times of blocking calls on the first peer, medians. Peers apart do not share memory, as on different hosts: their tensors
+are staged through the host. Run it under CUDA's Multi-Process Service. It needs the packages of
 this project on the path, and torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -39,9 +41,11 @@ def run_peer(address: str, number: int, world: int, sizes: list[float], repeats:
     import pccl
     import torch
 
+    apart = ", apart" if os.environ.get("RINGFOLD_SHARED_MEMORY") == "0" else ""
+
     def report(text: str) -> None:
         if number == 0:
-            print(f"{world} peers, {text}", flush=True)
+            print(f"{world} peers{apart}, {text}", flush=True)
 
     quantised = pccl.QuantizationOptions(pccl.DataType.UINT8, pccl.QuantizationAlgorithm.MIN_MAX)
     with pccl.Communicator(address, name=f"p{number}") as comm:
@@ -59,6 +63,8 @@ def run_peer(address: str, number: int, world: int, sizes: list[float], repeats:
                     comm.all_reduce(data, data, op=pccl.ReduceOp.AVG, quantization_options=options)
 
                 report(f"all-reduce of {mib:g} MiB, {where}: {median_ms(reduce, few)}")
+        if apart:
+            return
         data = torch.ones(STATE_MIB << 18, device="cuda")
         state = pccl.SharedState([pccl.TensorInfo.from_torch(data, "data")])
 
@@ -73,6 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", default="2,4", help="the numbers of peers")
     parser.add_argument("--mib", default="0.25,1,16,64,256", help="the sizes")
+    parser.add_argument("--apart-mib", default="256", help="the sizes between peers that share no memory")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -81,29 +88,38 @@ def main() -> int:
         sizes = [float(size) for size in options.mib.split(",")]
         run_peer(address, int(number), int(world), sizes, options.repeats)
         return 0
-    import pccl
-
     for world in map(int, options.peers.split(",")):
-        master = pccl.MasterNode("127.0.0.1:0")
-        master.run()
-        same = ["--mib", options.mib, "--repeats", str(options.repeats)]
-        peers = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--peer", f"{master.address},{number},{world}", *same]
-            )
-            for number in range(world)
-        ]
-        try:
-            deadline = time.monotonic() + LIMIT_S
-            codes = [peer.wait(max(0.0, deadline - time.monotonic())) for peer in peers]
-        finally:
-            for peer in peers:
-                peer.kill()
-            master.interrupt()
-            master.wait()
-        if any(codes):
+        near = run_peers(world, options.mib, options.repeats, {})
+        apart = run_peers(world, options.apart_mib, options.repeats, {"RINGFOLD_SHARED_MEMORY": "0"})
+        if not (near and apart):
             return 1
     return 0
+
+
+def run_peers(world: int, sizes: str, repeats: int, env: dict[str, str]) -> bool:
+    """Runs the peers of one run. Returns whether all succeeded."""
+    if not sizes:
+        return True
+    import pccl
+
+    master = pccl.MasterNode("127.0.0.1:0")
+    master.run()
+    same = ["--mib", sizes, "--repeats", str(repeats)]
+    peers = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--peer", f"{master.address},{number},{world}", *same],
+            env=os.environ | env,
+        )
+        for number in range(world)
+    ]
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        return not any([peer.wait(max(0.0, deadline - time.monotonic())) for peer in peers])
+    finally:
+        for peer in peers:
+            peer.kill()
+        master.interrupt()
+        master.wait()
 
 
 if __name__ == "__main__":

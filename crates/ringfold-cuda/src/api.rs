@@ -135,6 +135,7 @@ functions! {
         pointer_attributes = c"cuPointerGetAttributes"(c_uint, *mut c_uint, *mut *mut c_void, Address),
         allocate = c"cuMemAlloc_v2"(*mut Address, usize),
         free = c"cuMemFree_v2"(Address),
+        memory_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize),
         allocate_pinned = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint),
         free_pinned = c"cuMemFreeHost"(*mut c_void),
         copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, DriverHandle),

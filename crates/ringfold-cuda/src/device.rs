@@ -1,9 +1,12 @@
 //! An open device: its primary context and internal streams.
 
 use crate::api::{self, Address, Api};
+use crate::block_cache::BlockCache;
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, check, check_memory};
+use crate::limits::SCRATCH_KEPT_BYTES_MAX;
+use crate::scratch::ScratchBlock;
 use crate::stream::Stream;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Deref;
@@ -20,6 +23,8 @@ pub(crate) struct Device {
     pub(crate) multiprocessors: u32,
     /// The compute capability.
     pub(crate) capability: (i32, i32),
+    /// Unused scratch memory.
+    pub(crate) scratch: Mutex<BlockCache<ScratchBlock>>,
 }
 
 /// The open devices, by number. A context takes hundreds of megabytes of device memory, so each is opened once.
@@ -53,6 +58,7 @@ impl Device {
             side_stream: stream()?,
             multiprocessors,
             capability,
+            scratch: Mutex::new(BlockCache::new(SCRATCH_KEPT_BYTES_MAX)),
         })
     }
 
@@ -64,6 +70,15 @@ impl Device {
         let lacking = CudaError::OutOfMemory { device: self.ordinal, bytes };
         check_memory(self.api, "allocating memory of a CUDA device", code, lacking)?;
         Ok(address)
+    }
+
+    /// The bytes that are not allocated, by any process.
+    pub(crate) fn free_bytes(&self) -> Result<usize, CudaError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both numbers can be written.
+        let query = |api: &Api| unsafe { (api.memory_info)(&raw mut free, &raw mut total) };
+        self.call("querying the memory of a CUDA device", query)?;
+        Ok(free)
     }
 
     /// # Safety

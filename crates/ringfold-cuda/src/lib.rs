@@ -8,7 +8,8 @@
 //! stream or invalidates a stream capture.
 //!
 //! [`DeviceMemory`] is device memory borrowed from the user. A [`Download`] copies it into page-locked host memory,
-//! piece by piece; [`upload`] copies bytes back. Both start after the work that a [`DefaultStreamMark`] recorded.
+//! piece by piece; [`upload`] copies bytes back. Both start after the work that a [`DefaultStreamMark`] recorded. A
+//! [`PieceDownload`] and a [`ScratchUpload`] do the same for an operation that runs meanwhile.
 
 /// Implements `Debug` for a type by a format string.
 macro_rules! debug_as {
@@ -22,6 +23,7 @@ macro_rules! debug_as {
 }
 
 mod api;
+mod block_cache;
 mod capture;
 mod context;
 mod default_stream_mark;
@@ -46,9 +48,12 @@ mod loaded_module;
 mod module;
 pub mod nvrtc;
 mod open_table;
+mod piece_download;
 mod pinned;
 pub mod port;
 mod release_queue;
+mod scratch;
+mod scratch_upload;
 mod stream;
 mod upload;
 mod word_ring;
@@ -70,7 +75,9 @@ pub use ipc::{IpcMemory, IpcRecord, buffer_id};
 pub use kernel_image::default_cache;
 pub use leaf_hashes::{Leaf, hash_leaves};
 pub use module::Module;
+pub use piece_download::PieceDownload;
 pub use pinned::Pinned;
 pub use release_queue::release_soon;
+pub use scratch_upload::ScratchUpload;
 pub use stream::Stream;
 pub use upload::{UploadPiece, upload};

@@ -14,8 +14,15 @@ pub(crate) fn pinned_kept_bytes_max() -> usize {
     kib.map_or(0, |kib| kib.saturating_mul(1024) / 16).clamp(2 << 30, 8 << 30)
 }
 
-/// The smallest block of page-locked memory.
-pub(crate) const PINNED_BYTES_MIN: usize = 64 << 10;
+/// The smallest block of page-locked memory or scratch.
+pub(crate) const BLOCK_BYTES_MIN: usize = 64 << 10;
+
+/// Scratch memory of a device that is kept for reuse. There are no larger blocks: to free one after each use would wait
+/// for all kernels.
+pub(crate) const SCRATCH_KEPT_BYTES_MAX: usize = 2 << 30;
+
+/// The part of a device's free memory that scratch may take, at most: the rest is the user's.
+pub(crate) const SCRATCH_FREE_SHARE: usize = 2;
 
 /// Bytes of a download after which waiters are woken.
 pub(crate) const PIECE_BYTES: usize = 8 << 20;

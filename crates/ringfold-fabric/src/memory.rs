@@ -4,6 +4,10 @@
 //! written by other processes as well. A [`Lease`] is what a socket holds while it sends. All of them keep the owner of
 //! the bytes alive. Borrowed bytes have none: [`lend`] and [`lend_mut`] wait until the last value is gone.
 
+mod arrivals;
+
+pub use arrivals::Arrivals;
+
 use crate::shared_bytes::SharedBytes;
 use core::any::Any;
 use core::fmt;
@@ -18,10 +22,12 @@ pub struct Memory {
     span: Span,
 }
 
-/// Bytes that every holder of a view may read, and nobody writes.
+/// Bytes that every holder of a view may read, and nobody writes. Some may not have arrived yet: these cannot be read.
 #[derive(Clone)]
 pub struct View {
     span: Span,
+    /// None if all bytes are there.
+    arrivals: Option<Arc<Arrivals>>,
 }
 
 /// Bytes that other processes may write at any time. They are only copied, so there is never a reference to them.
@@ -111,6 +117,29 @@ impl Memory {
         unsafe { core::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.bytes) }
     }
 
+    /// Some of the bytes. Unlike for a part of [`Memory::as_slice`], the others may be in use meanwhile.
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn part(&self, range: Range<usize>) -> &[u8] {
+        self.span.slice(range)
+    }
+
+    /// As [`Memory::part`], to be written.
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn part_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.span.check(&range);
+        // SAFETY: the range is within the span, which is valid, and exclusive to this value.
+        unsafe {
+            core::slice::from_raw_parts_mut(
+                self.span.start.as_ptr().add(range.start),
+                range.end - range.start,
+            )
+        }
+    }
+
     /// Splits it into two.
     ///
     /// # Panics
@@ -130,7 +159,12 @@ impl Memory {
 
     /// Ends writing.
     pub fn into_view(self) -> View {
-        View { span: self.span }
+        View { span: self.span, arrivals: None }
+    }
+
+    /// As [`Memory::into_view`], for a memory that is read piece by piece, as the pieces are added to `arrivals`.
+    pub fn into_arriving_view(self, arrivals: Arc<Arrivals>) -> View {
+        View { span: self.span, arrivals: Some(arrivals) }
     }
 }
 
@@ -140,19 +174,50 @@ impl View {
     /// # Safety
     /// Until the owner is dropped, the bytes are valid for reads, and nobody writes them.
     pub unsafe fn kept(start: *const u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self { span: Span::kept(start.cast_mut(), bytes, owner) }
+        Self { span: Span::kept(start.cast_mut(), bytes, owner), arrivals: None }
+    }
+
+    /// As [`View::kept`], for bytes that can be read when their piece has been added to `arrivals`.
+    ///
+    /// # Safety
+    /// Until the owner is dropped, the bytes are valid for reads. Nobody writes a piece that was added to `arrivals`.
+    pub unsafe fn arriving(
+        start: *const u8,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+        arrivals: Arc<Arrivals>,
+    ) -> Self {
+        Self { span: Span::kept(start.cast_mut(), bytes, owner), arrivals: Some(arrivals) }
+    }
+
+    /// Whether all these bytes can be read.
+    pub fn has(&self, range: Range<usize>) -> bool {
+        self.arrivals.as_ref().is_none_or(|arrivals| arrivals.has(range))
     }
 
     /// The bytes.
+    ///
+    /// # Panics
+    /// If some have not arrived.
     pub fn as_slice(&self) -> &[u8] {
-        self.span.as_slice()
+        self.part(0..self.len())
+    }
+
+    /// Some of the bytes.
+    ///
+    /// # Panics
+    /// If the range is not within the memory, or has not arrived.
+    pub fn part(&self, range: Range<usize>) -> &[u8] {
+        assert!(self.has(range.clone()), "{range:?} of {self:?} has not arrived");
+        self.span.slice(range)
     }
 
     /// Bytes to be sent.
     ///
     /// # Panics
-    /// If the range is not within the memory.
+    /// If the range is not within the memory, or has not arrived.
     pub fn lease(&self, range: Range<usize>) -> Lease {
+        assert!(self.has(range.clone()), "{range:?} of {self:?} has not arrived");
         Lease { span: self.span.part(range) }
     }
 }
@@ -224,8 +289,8 @@ impl Lease {
         unsafe { core::ptr::copy_nonoverlapping(self.start(), into.as_mut_ptr(), into.len()) };
     }
 
-    /// Where they begin; for system calls only, since they may be written meanwhile.
-    pub(crate) fn start(&self) -> *const u8 {
+    /// Where they begin; only for system calls and devices, since they may be written meanwhile.
+    pub fn start(&self) -> *const u8 {
         self.span.start.as_ptr()
     }
 }
@@ -233,7 +298,7 @@ impl Lease {
 /// Lends bytes to be read to `user`, and returns when it and all that it made of them are gone.
 pub fn lend<R>(bytes: &[u8], user: impl FnOnce(View) -> R) -> R {
     let lent = Lent::default();
-    user(View { span: lent.span(NonNull::from(bytes)) })
+    user(View { span: lent.span(NonNull::from(bytes)), arrivals: None })
 }
 
 /// Lends bytes to be read and written to `user`, and returns when it and all that it made of them are gone.
@@ -253,7 +318,7 @@ pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
 /// As [`lend`], for many at once.
 pub fn lend_all<'a, R>(bytes: impl Iterator<Item = &'a [u8]>, user: impl FnOnce(Vec<View>) -> R) -> R {
     let lent = Lent::default();
-    user(bytes.map(|bytes| View { span: lent.span(NonNull::from(bytes)) }).collect())
+    user(bytes.map(|bytes| View { span: lent.span(NonNull::from(bytes)), arrivals: None }).collect())
 }
 
 /// As [`lend_mut`], for many at once.
@@ -312,8 +377,18 @@ impl Span {
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    fn part(&self, range: Range<usize>) -> Self {
+    fn slice(&self, range: Range<usize>) -> &[u8] {
+        self.check(&range);
+        // SAFETY: the range is within the span, which is valid, and nobody writes it while the value around it is borrowed.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.end - range.start) }
+    }
+
+    fn check(&self, range: &Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is not within {self:?}");
+    }
+
+    fn part(&self, range: Range<usize>) -> Self {
+        self.check(&range);
         // SAFETY: the start of the range lies within the span, or at its end.
         let start = unsafe { self.start.add(range.start) };
         Self { start, bytes: range.end - range.start, owner: self.owner.clone() }
@@ -358,7 +433,13 @@ macro_rules! implement_from_bytes {
         }
     )*};
 }
-implement_from_bytes!(Memory, View, Lease);
+implement_from_bytes!(Memory, Lease);
+
+impl From<Vec<u8>> for View {
+    fn from(bytes: Vec<u8>) -> Self {
+        Memory::from(bytes).into_view()
+    }
+}
 
 #[cfg(test)]
 mod tests;

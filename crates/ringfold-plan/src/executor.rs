@@ -276,6 +276,14 @@ impl<W: Workspace> Executor<W> {
         }
     }
 
+    /// More of an operation's input can be read.
+    pub fn handle_input(&mut self, op: OpId) {
+        if let Some(op) = self.epochs.get_mut(&op.epoch).and_then(|epoch| epoch.ops.get_mut(&op)) {
+            op.take_input();
+            epoch::wake(op, &mut self.out);
+        }
+    }
+
     /// Handles the end of a put, which no longer reads our memory.
     pub fn handle_flushed(&mut self, now: Time, ticket: Ticket) {
         let Some(put) = self.puts.end(now, ticket) else { return };

@@ -132,6 +132,22 @@ impl Step {
         Self { fence: true, ..self }
     }
 
+    /// The regions of the user's input that the step reads.
+    pub fn inputs(&self) -> impl Iterator<Item = Region> + use<> {
+        let own = match self.action {
+            Action::None => [Some(self.region), None],
+            Action::Store { .. } => [None, None],
+            Action::Copy { own } | Action::Reduce { own, .. } => [Some(own), None],
+            Action::Combine { left, right } => [Some(left), Some(right)],
+        };
+        own.into_iter().flatten().filter(|region| region.buffer == OpBuffer::Source)
+    }
+
+    /// Whether the step writes its region.
+    pub fn writes(&self) -> bool {
+        self.action != Action::None || self.settle
+    }
+
     /// The sender of the frame that the step receives.
     pub fn receives_from(&self) -> Option<Rank> {
         match self.action {

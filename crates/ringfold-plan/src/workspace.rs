@@ -12,6 +12,15 @@ pub trait Workspace {
     /// A view of received bytes in a slot.
     type Frame: ?Sized;
 
+    /// Whether a region of the source can be read. If not, its steps wait for
+    /// [`Executor::handle_input`](crate::executor::Executor::handle_input).
+    fn has_input(&self, _region: Region) -> bool {
+        true
+    }
+
+    /// A step of the plan is done, except that its region may have to be sent.
+    fn note_done(&mut self, _step: u32) {}
+
     /// The region as it is sent: encoded if the operation is quantised; verbatim if it was settled here or stored from a
     /// settled frame.
     fn load(&mut self, region: Region) -> Self::Payload;

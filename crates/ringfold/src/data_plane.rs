@@ -5,7 +5,8 @@
 
 use crate::all_reduce::HostBuffers;
 use crate::device_plan::DevicePlan;
-use crate::workspace::{ErrorFeedback, Pool, Residual, TensorWorkspace};
+use crate::staging::piece_order;
+use crate::workspace::{ErrorFeedback, FinalRanges, Pool, Residual, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
@@ -33,7 +34,6 @@ use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
-
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -75,6 +75,15 @@ pub(crate) struct DataPlane {
     unread: BTreeSet<PeerId>,
     /// Quantisation errors that the last committed operation of each tag has left.
     residuals: HashMap<Tag, Residual>,
+}
+
+/// What an operation does besides its collective.
+#[derive(Default)]
+pub(crate) struct OpOptions {
+    /// Its quantisation errors are carried over to the next operation of its tag.
+    pub(crate) feedback: bool,
+    /// Where it reports which parts of its result are final.
+    pub(crate) finals: Option<Arc<FinalRanges>>,
 }
 
 /// An event of the data plane.
@@ -182,8 +191,7 @@ impl DataPlane {
         self.residuals.retain(|of, _| tag.is_some_and(|tag| tag != *of));
     }
 
-    /// Starts an operation, or returns its buffers. With `feedback`, its quantisation errors are carried over to the next
-    /// operation of its tag.
+    /// Starts an operation, or returns its buffers. If some of its input has not arrived, it begins with the rest.
     pub(crate) fn start(
         &mut self,
         now: Time,
@@ -191,41 +199,68 @@ impl DataPlane {
         descriptor: Descriptor,
         layout: &Layout,
         buffers: HostBuffers,
-        feedback: bool,
+        options: OpOptions,
     ) -> Result<(), (String, HostBuffers)> {
-        let Some(membership) = self.executor.membership(op.epoch) else {
-            return Err(("its epoch is not open".into(), buffers));
+        let (plan, world) = match self.plan(op, &descriptor, layout) {
+            Ok(planned) => planned,
+            Err(why) => return Err((why, buffers)),
         };
-        let world = membership.members.len();
-        let network = self.networks.get(&(op.epoch, op.tag)).copied().unwrap_or(0);
-        let key = (op.epoch, network, descriptor.shared(), layout.clone());
-        let plan = match self.plans.get(&key) {
-            Some(plan) => plan.clone(),
-            None => {
-                let (me, tuning) = (membership.me, &membership.tuning);
-                let shape = self.shapes.get(&(op.epoch, network)).unwrap_or(&membership.shape);
-                let plan = match choice::plan(&descriptor, layout, me, shape, tuning) {
-                    Ok(plan) => plan,
-                    Err(none) => return Err((none.to_string(), buffers)),
-                };
-                if self.plans.len() >= PLANS_MAX {
-                    self.plans.clear();
-                }
-                self.plans.entry(key).or_insert(Arc::new(plan)).clone()
-            }
-        };
-        let feedback = feedback.then(|| {
+        let feedback = options.feedback.then(|| {
             self.residuals.retain(|tag, residual| *tag != op.tag || residual.fits(&descriptor));
             ErrorFeedback::new(&descriptor, self.residuals.get(&op.tag).cloned())
         });
         let (restores, pool) = (self.restores, &mut self.pool);
-        let workspace =
+        let mut workspace =
             TensorWorkspace::new(buffers, descriptor, plan.scratch, world, restores, feedback, pool);
+        if let Some(finals) = options.finals {
+            workspace.report_finals(&plan, finals);
+        }
         self.executor
             .start(now, op, descriptor, plan, workspace)
             .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))?;
         self.running.insert(op);
         Ok(())
+    }
+
+    /// The plan of an operation, and the number of members.
+    fn plan(
+        &mut self,
+        op: OpId,
+        descriptor: &Descriptor,
+        layout: &Layout,
+    ) -> Result<(Arc<Plan>, usize), String> {
+        let membership = self.executor.membership(op.epoch).ok_or("its epoch is not open")?;
+        let world = membership.members.len();
+        let network = self.networks.get(&(op.epoch, op.tag)).copied().unwrap_or(0);
+        let key = (op.epoch, network, descriptor.shared(), layout.clone());
+        if let Some(plan) = self.plans.get(&key) {
+            return Ok((plan.clone(), world));
+        }
+        let shape = self.shapes.get(&(op.epoch, network)).unwrap_or(&membership.shape);
+        let plan = choice::plan(descriptor, layout, membership.me, shape, &membership.tuning);
+        let plan = Arc::new(plan.map_err(|none| none.to_string())?);
+        if self.plans.len() >= PLANS_MAX {
+            self.plans.clear();
+        }
+        self.plans.insert(key, plan.clone());
+        Ok((plan, world))
+    }
+
+    /// In which order an all-reduce reads the pieces of its input; none if it has no plan.
+    pub(crate) fn input_order(
+        &mut self,
+        op: OpId,
+        descriptor: &Descriptor,
+        bytes: usize,
+        piece_bytes: usize,
+    ) -> Option<Vec<usize>> {
+        let (plan, _) = self.plan(op, descriptor, &Layout::Even).ok()?;
+        Some(piece_order(&plan, descriptor.dtype.bytes(), bytes, piece_bytes))
+    }
+
+    /// More of an operation's input has arrived.
+    pub(crate) fn handle_input(&mut self, op: OpId) {
+        self.executor.handle_input(op);
     }
 
     /// Commits an operation.

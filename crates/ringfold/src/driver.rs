@@ -6,6 +6,7 @@ mod device_ops;
 mod device_path;
 mod directory;
 mod measured_links;
+mod staged_path;
 mod worker_report;
 
 pub(crate) use device_ops::DeviceAnswer;
@@ -13,11 +14,12 @@ pub(crate) use directory::Directory;
 pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
-use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
 use crate::relay::VolunteerRelay;
 use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkEvent};
+use crate::workspace::FinalRanges;
 use crate::{Error, limits};
 use device_ops::DeviceOps;
 use measured_links::MeasuredLinks;
@@ -71,6 +73,8 @@ struct Reduction {
     buffers: Held,
     /// Whether its quantisation error is carried over.
     feedback: bool,
+    /// Where it reports which parts of its result are final, for a thread that waits for them.
+    finals: Option<Arc<FinalRanges>>,
     info: ReduceInfo,
 }
 
@@ -78,8 +82,8 @@ struct Reduction {
 enum Held {
     /// Here, before and after its run.
     Here(HostBuffers),
-    /// The executor has them.
-    Lent,
+    /// The executor has them, for this operation.
+    Lent(OpId),
     /// Being copied from a device; and the operation to start then, if the machine has asked for it.
     Coming(Option<(OpId, Descriptor)>),
     /// In device memory, where the operation is complete.
@@ -153,7 +157,8 @@ impl Driver {
         let now = self.clock.now();
         let call = self.machine.collective(now, tag, descriptor)?;
         let buffers = buffers.map_or(Held::Coming(None), Held::Here);
-        self.reductions.insert(call, Reduction { buffers, feedback, info: ReduceInfo::default() });
+        let info = ReduceInfo::default();
+        self.reductions.insert(call, Reduction { buffers, feedback, finals: None, info });
         // The machine may ask for its start from here on.
         self.pump(now);
         Ok(call)
@@ -455,10 +460,10 @@ impl Driver {
 
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
         let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
-        match core::mem::replace(&mut reduction.buffers, Held::Lent) {
+        match core::mem::replace(&mut reduction.buffers, Held::Lent(op)) {
             Held::Here(buffers) => {
-                let feedback = reduction.feedback;
-                match self.plane.start(now, op, descriptor, &Layout::Even, buffers, feedback) {
+                let options = OpOptions { feedback: reduction.feedback, finals: reduction.finals.clone() };
+                match self.plane.start(now, op, descriptor, &Layout::Even, buffers, options) {
                     Ok(()) => {
                         self.started.insert(op, Instant::now());
                         self.by_op.insert(op, call);
@@ -475,7 +480,7 @@ impl Driver {
                 reduction.buffers = Held::Coming(Some((op, descriptor)));
                 self.has_device_news = true;
             }
-            Held::Lent | Held::OnDevice(_) | Held::Never => self.refuse_op(op),
+            Held::Lent(_) | Held::OnDevice(_) | Held::Never => self.refuse_op(op),
         }
     }
 
@@ -552,7 +557,7 @@ impl Drive for Driver {
 
     fn report(&mut self, outcomes: &mut Outcomes<Ended>) {
         self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
-        if core::mem::take(&mut self.has_device_news) {
+        if core::mem::take(&mut self.has_device_news) | self.has_final_news() {
             outcomes.notify();
         }
     }

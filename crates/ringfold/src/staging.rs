@@ -2,27 +2,36 @@
 //! memory.
 //!
 //! The operation is in flight from its launch on: its tag is taken and votes include it. Its data plane starts when the
-//! input has been downloaded. The result is uploaded only if the operation succeeded, so a failure leaves the device
-//! memory unchanged.
+//! first piece of the input has been downloaded, and steps that need other pieces wait for these (`pipeline.rs`). Parts
+//! of the result that are final are uploaded to scratch memory of the device meanwhile. The user's memory is written only
+//! if the operation succeeded, so a failure leaves it unchanged.
 
 mod device_exchange;
 mod exchange_pool;
 mod exchange_work;
+mod piece_order;
+mod pipeline;
 mod state;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 pub(crate) use exchange_pool::ExchangePool;
+pub(crate) use piece_order::piece_order;
 pub(crate) use state::StagedState;
 
 use crate::Error;
 use crate::all_reduce::{Buffers, DevicePair, HostBuffers, ReduceInfo};
+use crate::driver::Driver;
 use crate::engine::{Engine, Waiting};
 use crate::limits::STAGING_STACK_BYTES;
 use crate::work::WorkEnd;
 use parking_lot::{Condvar, Mutex};
-use ringfold_cuda::{CudaError, DefaultStreamMark, Download, Pinned, UploadPiece, upload};
+use pipeline::Pipeline;
+use ringfold_cuda::{
+    CudaError, DefaultStreamMark, Download, PieceDownload, Pinned, ScratchUpload, UploadPiece, upload,
+};
+use ringfold_fabric::memory::Memory;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::{CallId, Tag};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -93,6 +102,9 @@ impl Staging {
         if let Some(info) = self.reduce_on_device(waiting)? {
             return Ok(info);
         }
+        if self.pair.0.len() >= pipeline::BYTES_MIN {
+            return self.reduce_pipelined(waiting);
+        }
         let (buffers, failure) = match self.download() {
             Ok(buffers) => (Some(buffers), None),
             Err(error) => (None, Some(error)),
@@ -107,8 +119,51 @@ impl Staging {
         let Some(HostBuffers::OutOfPlace { target: result, .. }) = ended.buffers else {
             return Err(Error::Internal("the result of a staged all-reduce is missing".into()));
         };
-        upload(&[UploadPiece { target: &self.pair.1, offset: 0, bytes: result.as_slice() }], &self.queued)?;
+        self.upload(&result)?;
         Ok(ended.info)
+    }
+
+    fn upload(&self, result: &Memory) -> Result<(), CudaError> {
+        upload(&[UploadPiece { target: &self.pair.1, offset: 0, bytes: result.as_slice() }], &self.queued)
+    }
+
+    /// Copies in, reduces and copies out at the same time.
+    fn reduce_pipelined(&self, waiting: Waiting) -> Result<ReduceInfo, Error> {
+        let target = &self.pair.1;
+        let pipeline = Pipeline { engine: &self.engine, call: self.call, waiting };
+        let started = self.start_download().and_then(|input| Ok((input, Pinned::for_tensor(target)?)));
+        let (mut input, result) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                let _ = self.engine.with_waiter(|driver| driver.supply(self.call, None));
+                let _ = self.engine.wait_as(waiting, self.call);
+                return Err(error.into());
+            }
+        };
+        let scratch = |bytes| match self.descriptor.weight {
+            // Nothing of a weighted average is final before it is decided.
+            Some(_) => None,
+            None => ScratchUpload::new(target, bytes)
+                .inspect_err(|error| tracing::debug!(%error, "the result is uploaded when it is decided"))
+                .ok(),
+        };
+        let reduced = pipeline.run(&mut input, result, scratch)?;
+        match reduced.output.filter(ScratchUpload::is_complete) {
+            Some(output) => output.finish(&self.queued)?,
+            None => self.upload(&reduced.result)?,
+        }
+        Ok(reduced.info)
+    }
+
+    /// Starts the download, in the order in which the operation needs the pieces.
+    fn start_download(&self) -> Result<PieceDownload, CudaError> {
+        let source = &self.pair.0;
+        let bytes = source.len();
+        let order = |driver: &mut Driver| driver.input_order(self.call, bytes, pipeline::PIECE_BYTES);
+        // If the engine has failed, the wait reports it.
+        let order = self.engine.with_waiter(order).ok().flatten();
+        let order = order.unwrap_or_else(|| (0..bytes.div_ceil(pipeline::PIECE_BYTES)).collect());
+        PieceDownload::start(source.clone(), pipeline::PIECE_BYTES, &order, &self.queued)
     }
 
     fn download(&self) -> Result<HostBuffers, CudaError> {

@@ -2,6 +2,7 @@
 
 mod backup;
 mod error_feedback;
+mod final_ranges;
 mod intervals;
 mod operand_memory;
 mod pool;
@@ -11,18 +12,22 @@ mod tests;
 mod weighted_input;
 
 pub(crate) use error_feedback::{ErrorFeedback, Residual};
+pub(crate) use final_ranges::FinalRanges;
 pub(crate) use pool::Pool;
 
 use crate::all_reduce::HostBuffers;
 use core::ops::Range;
+use final_ranges::LastWrites;
 use operand_memory::{ByteSpan, OperandMemory, OperandPair};
 use quantized::QuantizedRegions;
 use ringfold_fabric::memory::Lease;
 use ringfold_kernels::{dequantize, dequantize_reduce, divide, quantize, reduce, reduce_into};
+use ringfold_plan::plan::Plan;
 use ringfold_plan::step::{Left, Region};
 use ringfold_plan::workspace::Workspace;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::reduce_op::ReduceOp;
+use std::sync::Arc;
 
 /// Bytes to be sent: from the user's memory, unless they are quantized.
 pub(crate) type Payload = Lease;
@@ -37,6 +42,8 @@ pub(crate) struct TensorWorkspace {
     memory: OperandMemory,
     /// The encoded regions, if the operation is quantized.
     quantized: Option<QuantizedRegions>,
+    /// What is reported as final.
+    last_writes: Option<LastWrites>,
 }
 
 impl TensorWorkspace {
@@ -65,7 +72,15 @@ impl TensorWorkspace {
         pool.begin();
         let memory = OperandMemory::new(buffers, &descriptor, scratch_elements, restores, feedback, pool);
         let quantized = descriptor.quantization.map(|q| QuantizedRegions::new(q, &descriptor, world, pool));
-        Self { descriptor, world: world as u64, memory, quantized }
+        Self { descriptor, world: world as u64, memory, quantized, last_writes: None }
+    }
+
+    /// Reports which ranges of the target are final, while the plan runs. A weighted average has none: all of it is
+    /// divided when the operation is committed.
+    pub(crate) fn report_finals(&mut self, plan: &Plan, finals: Arc<FinalRanges>) {
+        if self.descriptor.weight.is_none() {
+            self.last_writes = Some(LastWrites::new(plan, self.descriptor.dtype.bytes(), finals));
+        }
     }
 
     /// Returns scratch memory to the pool, and the buffers to the caller. Nothing may be being sent.
@@ -144,6 +159,16 @@ enum Outgoing {
 impl Workspace for TensorWorkspace {
     type Payload = Payload;
     type Frame = [u8];
+
+    fn has_input(&self, region: Region) -> bool {
+        self.memory.has_input(region)
+    }
+
+    fn note_done(&mut self, step: u32) {
+        if let Some(last_writes) = &self.last_writes {
+            last_writes.note_done(step);
+        }
+    }
 
     fn load(&mut self, region: Region) -> Payload {
         match (self.prepare(region), &self.quantized) {

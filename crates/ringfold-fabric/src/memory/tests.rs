@@ -64,3 +64,23 @@ fn an_owner_is_kept_until_the_last_part_is_gone() {
     drop(right.into_view());
     assert_eq!(Arc::strong_count(&told), 1);
 }
+
+#[test]
+fn only_pieces_that_have_arrived_can_be_read() {
+    let arrivals = Arc::new(Arrivals::new(10, 4));
+    let view = Memory::from((0..10).collect::<Vec<u8>>()).into_arriving_view(arrivals.clone());
+    assert_eq!(arrivals.pieces(), 3);
+    assert!(view.has(5..5) && !view.has(0..1) && !view.has(0..10));
+    arrivals.add(1);
+    assert!(view.has(4..8) && !view.has(3..5) && !view.has(7..9));
+    assert_eq!((view.part(5..8), view.lease(4..6).len()), (&[5, 6, 7][..], 2));
+    let clone = view.clone();
+    for unread in [0..4, 4..9, 0..10] {
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| clone.part(unread).len()));
+        assert!(read.is_err());
+    }
+    arrivals.add(0);
+    arrivals.add(2);
+    assert_eq!(view.as_slice(), (0..10).collect::<Vec<u8>>());
+    assert!(!view.has(8..13), "there is no such piece");
+}

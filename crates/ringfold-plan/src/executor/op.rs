@@ -36,6 +36,8 @@ pub(super) struct Op<W> {
     ready: VecDeque<u32>,
     /// Ready steps that wait for flushes.
     fenced: Vec<u32>,
+    /// Ready steps whose input cannot be read yet.
+    starved: Vec<u32>,
     /// One lane for each entry of the plan's `sends`.
     pub(super) outs: Vec<OutLane>,
     /// One lane for each entry of the plan's `receives`.
@@ -75,6 +77,7 @@ impl<W: Workspace> Op<W> {
             in_flight: 0,
             ready,
             fenced: Vec::new(),
+            starved: Vec::new(),
             outs: plan.sends.iter().map(|(_, steps)| OutLane::new(plan.fingerprint_of(steps))).collect(),
             ins: plan.receives.iter().map(|(_, steps)| InLane::new(plan.fingerprint_of(steps))).collect(),
             tx_bytes: 0,
@@ -135,6 +138,16 @@ impl<W: Workspace> Op<W> {
             // last frame is a fence.
             lane.lent -= pair.slots.reclaim(self.id);
         }
+    }
+
+    /// More of the input can be read.
+    pub(super) fn take_input(&mut self) {
+        self.ready.extend(self.starved.drain(..));
+    }
+
+    /// Whether the input of a step can be read.
+    fn has_input(&self, step: &Step) -> bool {
+        step.inputs().all(|region| self.workspace.has_input(region))
     }
 
     /// Records a flushed put.
@@ -239,6 +252,10 @@ impl<W: Workspace> Op<W> {
                 self.fenced.push(index);
                 continue;
             }
+            if !self.has_input(step) {
+                self.starved.push(index);
+                continue;
+            }
             match step.action {
                 Action::Copy { own } => self.workspace.copy(own, step.region),
                 Action::Combine { left, right } => self.workspace.combine(left, right, step.region),
@@ -261,7 +278,7 @@ impl<W: Workspace> Op<W> {
             let index = steps[self.ins[lane].taken];
             let step = &plan.steps[index as usize];
             let is_after = step.after.is_none_or(|after| self.done[after as usize]);
-            if !is_after || step.fence && !self.is_flushed_before(index, plan) {
+            if !is_after || step.fence && !self.is_flushed_before(index, plan) || !self.has_input(step) {
                 break;
             }
             let pair = &mut context.pairs[from.index()];
@@ -295,6 +312,7 @@ impl<W: Workspace> Op<W> {
         if step.settle {
             self.workspace.settle(step.region);
         }
+        self.workspace.note_done(index);
         self.done[index as usize] = true;
         self.remaining -= 1;
         for next in plan.dependents_of(index) {

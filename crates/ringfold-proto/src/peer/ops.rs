@@ -24,6 +24,11 @@ impl Peer {
         }
     }
 
+    /// The executor has the operation, and will never complete it: votes it down.
+    pub fn handle_op_failed(&mut self, op: OpId) {
+        self.vote_op(op, Ballot::Unable);
+    }
+
     /// A peer's frames do not match the arguments of this peer.
     pub fn handle_op_mismatch(&mut self, op: OpId, from: PeerId) {
         self.vote_op(op, Ballot::Differs { from });

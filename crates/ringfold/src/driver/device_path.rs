@@ -96,7 +96,7 @@ impl Driver {
         true
     }
 
-    fn coming_op(&self, call: CallId) -> Option<(OpId, Descriptor)> {
+    pub(super) fn coming_op(&self, call: CallId) -> Option<(OpId, Descriptor)> {
         match self.reductions.get(&call)?.buffers {
             Held::Coming(start) => start,
             _ => None,

@@ -12,7 +12,7 @@ use super::notes::{NoteListener, Notes};
 use super::operation::{OperationRequest, TransferTag};
 use super::window_hub::WindowHub;
 use crate::all_reduce::HostBuffers;
-use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
@@ -170,7 +170,7 @@ impl GroupDriver {
         let op = OpId { epoch: self.description.id, tag, seq: *next };
         let now = self.clock.now();
         self.plane
-            .start(now, op, descriptor, layout, buffers, false)
+            .start(now, op, descriptor, layout, buffers, OpOptions::default())
             .map_err(|(why, buffers)| Box::new((Error::Misuse(why), buffers)))?;
         next.0 += 1;
         let call = self.call();

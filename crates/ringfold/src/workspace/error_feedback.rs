@@ -6,6 +6,7 @@
 
 use super::intervals::Intervals;
 use core::ops::Range;
+use ringfold_fabric::memory::View;
 use ringfold_kernels::{convert, dequantize};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
@@ -54,12 +55,12 @@ impl ErrorFeedback {
 
     /// Adds the error before to a range of the input, from `source` or in place; parts that have it are skipped. What is
     /// lost by rounding to the element type is kept for the next operation.
-    pub(super) fn add(&mut self, source: Option<&[u8]>, target: &mut [u8], range: Range<usize>) {
+    pub(super) fn add(&mut self, source: Option<&View>, target: &mut [u8], range: Range<usize>) {
         let (dtype, bytes) = (self.dtype, self.dtype.bytes());
         let (before, errors) = (&self.before, &mut self.errors);
         self.added.insert(range, |new| {
             if let Some(source) = source {
-                target[new.clone()].copy_from_slice(&source[new.clone()]);
+                target[new.clone()].copy_from_slice(source.part(new.clone()));
             }
             let Some(before) = before else { return };
             for start in new.clone().step_by(TILE * bytes) {

@@ -124,6 +124,14 @@ impl OperandMemory {
         ByteSpan { block: if is_input { Block::Input } else { Block::Output }, range: whole }
     }
 
+    /// Whether a region of the source has arrived.
+    pub(super) fn has_input(&self, region: Region) -> bool {
+        let whole = byte_range(region.offset, region.count, self.element_bytes);
+        // The sum of weights is not in the source.
+        let view = self.blocks[Block::Input as usize].view();
+        view.is_none_or(|view| view.has(whole.start.min(view.len())..whole.end.min(view.len())))
+    }
+
     /// The bytes of a contiguous region, for reading. Own data is multiplied by the weight, or corrected, first.
     pub(super) fn read(&mut self, region: Region) -> ByteSpan {
         let span = self.span(region);
@@ -133,7 +141,7 @@ impl OperandMemory {
                 if let Some(backup) = &mut self.backup {
                     backup.save(output.as_slice(), span.range.clone());
                 }
-                let source = (!self.in_place).then(|| input.as_slice());
+                let source = input.view();
                 if let Some(weighted) = &mut self.weighted {
                     weighted.multiply(source, output.as_mut_slice(), span.range.clone());
                 }
@@ -169,7 +177,7 @@ impl OperandMemory {
         if let Some(feedback) = &mut self.feedback
             && region.buffer != OpBuffer::Scratch
         {
-            let data = &self.blocks[span.block as usize].as_slice()[span.range.clone()];
+            let data = self.blocks[span.block as usize].part(span.range.clone());
             feedback.note(quantization, region.offset, data, encoded, factor as f64);
         }
     }
@@ -180,11 +188,11 @@ impl OperandMemory {
     }
 
     pub(super) fn bytes(&self, span: &ByteSpan) -> &[u8] {
-        &self.blocks[span.block as usize].as_slice()[span.range.clone()]
+        self.blocks[span.block as usize].part(span.range.clone())
     }
 
     pub(super) fn bytes_mut(&mut self, span: &ByteSpan) -> &mut [u8] {
-        &mut self.blocks[span.block as usize].as_mut_slice()[span.range.clone()]
+        self.blocks[span.block as usize].part_mut(span.range.clone())
     }
 
     /// A span to be read, and a span to be written.
@@ -203,7 +211,7 @@ impl OperandMemory {
         }
         let indices = [own.block as usize, into.block as usize];
         let [own, into] = self.blocks.get_disjoint_mut(indices).expect("different blocks");
-        OperandPair::Disjoint(&own.as_slice()[from], &mut into.as_mut_slice()[to])
+        OperandPair::Disjoint(own.part(from), into.part_mut(to))
     }
 
     pub(super) fn lease(&self, span: &ByteSpan) -> Lease {
@@ -254,6 +262,28 @@ impl OperandMemory {
 }
 
 impl Bytes {
+    /// The source, unless the operation is in place.
+    fn view(&self) -> Option<&View> {
+        match self {
+            Self::Input(view) => Some(view),
+            Self::Writable(_) => None,
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        match self {
+            Self::Input(view) => view.part(range),
+            Self::Writable(memory) => memory.part(range),
+        }
+    }
+
+    fn part_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        match self {
+            Self::Input(_) => panic!("the source is read-only"),
+            Self::Writable(memory) => memory.part_mut(range),
+        }
+    }
+
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Input(view) => view.as_slice(),

@@ -4,7 +4,7 @@ mod simulated_group;
 
 use super::{Outgoing, Pool, TensorWorkspace};
 use crate::all_reduce::HostBuffers;
-use ringfold_fabric::memory::{Memory, View};
+use ringfold_fabric::memory::{Arrivals, Memory, View};
 use ringfold_plan::step::{Left, OpBuffer, Region};
 use ringfold_plan::workspace::Workspace;
 use ringfold_proto::descriptor::{Descriptor, Weight};
@@ -12,7 +12,8 @@ use ringfold_proto::dtype::{DType, NumberKind};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
-use simulated_group::{Ending, run};
+use simulated_group::{Ending, LatePieces, run, run_late};
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 const ALGORITHMS: [Algorithm; 4] =
@@ -109,6 +110,61 @@ fn all_plans_worlds_and_counts_match_the_reference() {
                     }
                 }
                 check(DType::BF16, ReduceOp::Avg, world, 100_000, in_place, tuning(algorithm, 4096));
+            }
+        }
+    }
+}
+
+/// Out-of-place buffers whose input arrives piece by piece, in an odd order; all but the last `lost` pieces.
+fn late_buffers(source: &[u8], piece_bytes: usize, lost: usize) -> (HostBuffers, LatePieces) {
+    let arrivals = Arc::new(Arrivals::new(source.len(), piece_bytes));
+    let source_view = Memory::from(source.to_vec()).into_arriving_view(arrivals.clone());
+    let target = Memory::from(vec![0xa5; source.len()]);
+    let mut missing: Vec<usize> = (0..arrivals.pieces()).collect();
+    missing.sort_by_key(|piece| (piece * 7 + 3) % 11);
+    missing.drain(..lost.min(missing.len()));
+    (HostBuffers::OutOfPlace { source: source_view, target }, LatePieces { arrivals, missing })
+}
+
+#[test]
+fn an_input_that_arrives_late_gives_the_same_bits() {
+    let quantization = Some(Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 });
+    for algorithm in ALGORITHMS {
+        for world in [2, 3, 5] {
+            for (count, piece_bytes) in [(1, 64), (777, 40), (1000, 512), (1000, 100)] {
+                let base = Descriptor::all_reduce(count as u64, DType::F32, ReduceOp::Avg);
+                let weighted = |rank: usize| Descriptor {
+                    count: base.count + 1,
+                    weight: Weight::new(rank as f64 + 0.3),
+                    ..base
+                };
+                let plain: Vec<_> = vec![base; world];
+                let quantized = vec![Descriptor { quantization, ..base }; world];
+                for descriptors in [plain, quantized, (0..world).map(weighted).collect()] {
+                    let inputs: Vec<_> = (0..world).map(|rank| input(DType::F32, rank, count)).collect();
+                    let all = inputs.iter().map(|input| buffers(input, false)).collect();
+                    let (tuning, mut pool) = (tuning(algorithm, 128), Pool::default());
+                    let expected = run(&descriptors, all, tuning, &mut pool, Ending::Committed);
+                    let late = inputs.iter().map(|input| late_buffers(input, piece_bytes, 0));
+                    let (all, late) = late.unzip();
+                    let results = run_late(&descriptors, all, late, tuning, &mut pool, Ending::Committed);
+                    assert!(results == expected, "{} by {algorithm:?} of {world}", descriptors[0]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_operation_whose_input_never_arrives_can_be_aborted_at_any_moment() {
+    for algorithm in ALGORITHMS {
+        let descriptor = Descriptor::all_reduce(500, DType::F32, ReduceOp::Sum);
+        for lost in [1, 3, 100] {
+            for moment in [0, 1, 5, 20, 80, 100_000] {
+                let late = (0..3).map(|rank| late_buffers(&input(DType::F32, rank, 500), 100, lost));
+                let (all, late) = late.unzip();
+                let (tuning, end) = (tuning(algorithm, 64), Ending::Aborted(moment));
+                run_late(&[descriptor; 3], all, late, tuning, &mut Pool::default(), end);
             }
         }
     }

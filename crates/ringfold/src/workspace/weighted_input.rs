@@ -2,6 +2,7 @@
 
 use super::intervals::Intervals;
 use core::ops::Range;
+use ringfold_fabric::memory::View;
 use ringfold_kernels::{convert, scale, scale_in_place};
 use ringfold_proto::descriptor::Weight;
 use ringfold_proto::dtype::DType;
@@ -26,10 +27,10 @@ impl WeightedInput {
     }
 
     /// Multiplies a range, from `source` or in place; parts that are multiplied already are skipped.
-    pub(super) fn multiply(&mut self, source: Option<&[u8]>, target: &mut [u8], range: Range<usize>) {
+    pub(super) fn multiply(&mut self, source: Option<&View>, target: &mut [u8], range: Range<usize>) {
         let (dtype, weight) = (self.dtype, self.weight);
         self.multiplied.insert(range, |new| match source {
-            Some(source) => scale(dtype, &source[new.clone()], &mut target[new], weight),
+            Some(source) => scale(dtype, source.part(new.clone()), &mut target[new], weight),
             None => scale_in_place(dtype, &mut target[new], weight),
         });
     }

@@ -6,6 +6,7 @@
 
 use super::{GroupDriver, Running, Stage};
 use crate::all_reduce::HostBuffers;
+use crate::data_plane::OpOptions;
 use crate::limits;
 use ringfold_fabric::memory::Memory;
 use ringfold_plan::layout::Layout;
@@ -75,7 +76,7 @@ impl GroupDriver {
         let nothing = Memory::zeroed(0);
         let buffers = HostBuffers::OutOfPlace { source: nothing.into_view(), target: Memory::zeroed(0) };
         let barrier = OpId { tag: DECISIONS, ..op };
-        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers, false).is_err() {
+        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers, OpOptions::default()).is_err() {
             return self.fail(now, Cause::Unable { who: self.name(self.me) });
         }
         let running = Running {

@@ -2,9 +2,10 @@
 //!
 //! The bytes of a frame are read from the sender's memory only when it is delivered.
 
-use super::super::{Outgoing, Pool, TensorWorkspace};
+use super::super::{FinalRanges, Outgoing, Pool, TensorWorkspace};
 use crate::all_reduce::HostBuffers;
 use core::time::Duration;
+use ringfold_fabric::memory::Arrivals;
 use ringfold_plan::choice::plan;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, FrameDecision, Membership};
@@ -34,10 +35,28 @@ pub enum Ending {
     Aborted(u64),
 }
 
+/// The pieces of a rank's input that are still to arrive, the next one last.
+pub struct LatePieces {
+    pub arrivals: Arc<Arrivals>,
+    pub missing: Vec<usize>,
+}
+
 /// Runs an operation, and returns the targets of all ranks.
 pub fn run(
     descriptors: &[Descriptor],
     buffers: Vec<HostBuffers>,
+    tuning: Tuning,
+    pool: &mut Pool,
+    end: Ending,
+) -> Vec<Vec<u8>> {
+    run_late(descriptors, buffers, Vec::new(), tuning, pool, end)
+}
+
+/// As `run`, with inputs whose pieces arrive at random times.
+pub fn run_late(
+    descriptors: &[Descriptor],
+    buffers: Vec<HostBuffers>,
+    late: Vec<LatePieces>,
     tuning: Tuning,
     pool: &mut Pool,
     end: Ending,
@@ -47,8 +66,19 @@ pub fn run(
         Node::start(Rank::from_index(index), world, *descriptor, buffers, tuning, pool)
     });
     let mut group = SimulatedGroup { nodes: nodes.collect(), chance: 0x9e37_79b9 + world as u64, events: 0 };
+    for (node, late) in group.nodes.iter_mut().zip(late) {
+        node.late = Some(late);
+    }
     group.run(end);
+    let is_weighted = descriptors[0].weight.is_some();
     let take = |node: Node| {
+        if end == Ending::Committed && !is_weighted {
+            let workspace = node.workspace.borrow();
+            assert!(node.copied == workspace.memory.output(), "bytes changed after they were final");
+            assert_eq!(node.copied_bytes, node.copied.len(), "each byte is final once");
+        } else {
+            assert!(!is_weighted || node.copied_bytes == 0, "nothing is final before the commit");
+        }
         drop(node.executor);
         let workspace = Rc::into_inner(node.workspace).expect("no other reference").into_inner();
         let output = workspace.memory.output().to_vec();
@@ -68,6 +98,11 @@ struct Node {
     executor: Executor<ObservedWorkspace>,
     medium: SimulatedMedium,
     workspace: Rc<RefCell<TensorWorkspace>>,
+    late: Option<LatePieces>,
+    finals: Arc<FinalRanges>,
+    /// The parts of the target that were final, and how many bytes.
+    copied: Vec<u8>,
+    copied_bytes: usize,
     is_done: bool,
     is_over: bool,
 }
@@ -77,6 +112,7 @@ enum Event {
     Poll(usize),
     Flush(usize),
     Deliver(usize, usize),
+    Arrive(usize),
 }
 
 impl SimulatedGroup {
@@ -111,6 +147,11 @@ impl SimulatedGroup {
 
     fn note_events(&mut self) {
         for node in &mut self.nodes {
+            for range in node.finals.take() {
+                let workspace = node.workspace.borrow();
+                node.copied[range.clone()].copy_from_slice(&workspace.memory.output()[range.clone()]);
+                node.copied_bytes += range.len();
+            }
             while let Some(event) = node.executor.poll_event() {
                 match event {
                     ExecutorEvent::Done { .. } => node.is_done = true,
@@ -128,6 +169,8 @@ impl SimulatedGroup {
             possible.extend((!node.medium.flushed.is_empty()).then_some(Event::Flush(from)));
             let links = node.medium.out.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
             possible.extend(links.map(|(to, _)| Event::Deliver(from, to)));
+            let is_late = node.late.as_ref().is_some_and(|late| !late.missing.is_empty());
+            possible.extend((is_late && !node.is_over).then_some(Event::Arrive(from)));
         }
         possible
     }
@@ -143,6 +186,12 @@ impl SimulatedGroup {
                 let node = &mut self.nodes[rank];
                 let ticket = node.medium.flushed.pop().expect("there is one");
                 node.executor.handle_flushed(now, ticket);
+            }
+            Event::Arrive(rank) => {
+                let node = &mut self.nodes[rank];
+                let late = node.late.as_mut().expect("it is late");
+                late.arrivals.add(late.missing.pop().expect("there is one"));
+                node.executor.handle_input(OP);
             }
             Event::Deliver(from, to) => {
                 let medium = &mut self.nodes[from].medium;
@@ -180,14 +229,18 @@ impl Node {
         let plan = plan(&descriptor, &Layout::Even, me, &membership.shape, &membership.tuning);
         let plan = plan.expect("there is one");
         executor.open_epoch(EPOCH, membership).expect("it is sound");
-        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, None, pool);
+        let mut workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, None, pool);
+        let finals = Arc::new(FinalRanges::new(1));
+        workspace.report_finals(&plan, finals.clone());
+        let copied = vec![0; workspace.memory.output().len()];
         let workspace = Rc::new(RefCell::new(workspace));
         let observed = ObservedWorkspace(Rc::clone(&workspace));
         let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), observed);
         started.map_err(|refused| refused.why).expect("it can be started");
         let out = (0..world).map(|_| VecDeque::new()).collect();
         let medium = SimulatedMedium { out, slots: HashMap::new(), tickets: 0, flushed: Vec::new() };
-        Self { executor, medium, workspace, is_done: false, is_over: false }
+        let (is_done, is_over) = (false, false);
+        Self { executor, medium, workspace, late: None, finals, copied, copied_bytes: 0, is_done, is_over }
     }
 
     fn receive(&mut self, now: Time, from: PeerId, header: DataHeader, bytes: Vec<u8>) {
@@ -292,6 +345,14 @@ fn bytes(workspace: &TensorWorkspace, outgoing: &Outgoing) -> Vec<u8> {
 impl Workspace for ObservedWorkspace {
     type Payload = ObservedPayload;
     type Frame = [u8];
+
+    fn has_input(&self, region: Region) -> bool {
+        self.0.borrow().has_input(region)
+    }
+
+    fn note_done(&mut self, step: u32) {
+        self.0.borrow_mut().note_done(step);
+    }
 
     fn load(&mut self, region: Region) -> ObservedPayload {
         let mut workspace = self.0.borrow_mut();
