@@ -4,24 +4,28 @@
 //! `kernels/arena.cuh`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
 //! use its address.
 
+mod all_reduce_graph;
 mod combine;
 mod exchange_area;
 mod kernels;
 mod launch;
 mod layout;
 mod offer;
+mod packet_limits;
 mod quantize;
 mod registry;
 mod transfer;
 mod weight;
 mod window;
 
+pub use all_reduce_graph::AllReduceGraph;
 pub use combine::CombineKernel;
 pub use exchange_area::{ExchangeArea, PeerArea};
 pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
+pub use packet_limits::{packet_capacity, shipped_packet_limit};
 pub use quantize::{QuantizeKernels, QuantizedChunk, QuantizedExchange, QuantizedSpecialisation};
 pub use registry::{SlotId, Standing};
 pub use transfer::Transfer;

@@ -10,6 +10,7 @@ mod agreement;
 pub(crate) mod element;
 mod folds;
 mod launch_queue;
+mod packet_limit;
 mod registrar;
 mod stretches;
 mod transfers;
@@ -25,11 +26,12 @@ use element::KernelElement;
 use folds::Folds;
 pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
+pub use packet_limit::{PacketLimit, PacketLimitOrigin};
 use parking_lot::Mutex;
 use registrar::{Calls, Registrar};
 use ringfold_cuda::device_arena::{
-    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind,
-    Specialisation,
+    AllReduceCall, AllReduceGraph, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels,
+    KernelKind, Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
@@ -38,6 +40,7 @@ use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::{Cause, WaitingPeer};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
@@ -51,8 +54,8 @@ pub use window::DeviceGroupWindow;
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
-/// The environment variable with the most bytes to send in packets. The smallest number of all ranks counts.
-const PACKET_BYTES: &str = "RINGFOLD_CUDA_PACKET_BYTES";
+/// The element type and the operation of kernels.
+type ReducedElement = (KernelElement, &'static str);
 
 /// The compiler of kernels and their cache.
 #[derive(Clone, Default, Debug)]
@@ -101,9 +104,20 @@ impl DeviceGroup {
         ordinal: Option<i32>,
         sources: &KernelSources,
     ) -> Result<Result<Self, Unsupported>, Error> {
+        Self::open_with(group, ordinal, sources, None)
+    }
+
+    /// As [`open`](Self::open), with the most bytes to send in packets. The smallest number of all ranks counts, and what fits.
+    ///
+    /// `None`: that of [`PacketLimit::of`].
+    pub fn open_with(
+        group: &Group,
+        ordinal: Option<i32>,
+        sources: &KernelSources,
+        packet_bytes: Option<u64>,
+    ) -> Result<Result<Self, Unsupported>, Error> {
         let (description, _) = group.window_context()?;
-        let is_on_one_host = GroupShape::of(&description).is_on_one_host();
-        let mine = prepare(group, ordinal, sources, is_on_one_host);
+        let mine = prepare(group, &description, ordinal, sources, packet_bytes);
         let encoded = mine.as_ref().map(|(offer, _)| offer.encode()).map_err(Clone::clone);
         let offers = match agree(group, encoded)? {
             Ok(offers) => offers,
@@ -170,6 +184,50 @@ impl DeviceGroup {
         timeout: Option<Duration>,
     ) -> Result<CallEnd, Error> {
         let timeout = timeout.unwrap_or_default();
+        let Some((mut call, kernel)) = self.all_reduce_call(source, target, dtype, op)? else {
+            return self.queue_nothing(stream);
+        };
+        let capture = self.prepare_capture(stream, [source, target], |bytes| self.is_bulk(bytes))?;
+        (call.common.timeout, call.common.is_captured) = (timeout, capture.is_some());
+        let operands = [source, target];
+        self.queue(KernelKind::AllReduce, kernel, operands, (stream, capture), |arena, kernels| match kernels
+        {
+            Some(kernels) => arena.all_reduce(kernels, &call, stream),
+            None => arena.copy(target, source, stream),
+        })
+    }
+
+    /// Captures an all-reduce in a graph, `calls` times one after the other, to time it. All ranks must do so.
+    ///
+    /// All calls must have ended before the graph is launched. It must be dropped before the group.
+    pub fn all_reduce_graph(
+        &self,
+        source: &DeviceMemory,
+        target: &DeviceMemory,
+        dtype: DType,
+        op: ReduceOp,
+        calls: u32,
+    ) -> Result<AllReduceGraph, Error> {
+        self.check()?;
+        let call = self.all_reduce_call(source, target, dtype, op)?.filter(|_| self.world() > 1);
+        let Some((call, (element, op))) = call else {
+            return Err(invalid!("invalid all-reduce for a graph: no data, or only one rank"));
+        };
+        let (element, element_bytes) = (element.name, element.bytes);
+        let (world, kind) = (self.world(), KernelKind::AllReduce);
+        let wanted = Specialisation { element, element_bytes, op, world, kind };
+        let kernels = self.kernels(&mut self.queue.lock(), &wanted)?;
+        Ok(self.arena()?.capture_all_reduces(&kernels, &call, calls)?)
+    }
+
+    /// The launch of an all-reduce and the type and operation of its kernels. None if there is no data.
+    fn all_reduce_call<'a>(
+        &self,
+        source: &'a DeviceMemory,
+        target: &'a DeviceMemory,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<Option<(AllReduceCall<'a>, ReducedElement)>, Error> {
         let name = element::operation(op, dtype)?;
         let element = element::reduced(dtype);
         if source.len() != target.len() {
@@ -184,21 +242,13 @@ impl DeviceGroup {
         }
         let count = self.count(source, dtype, element)?;
         if count == 0 {
-            return self.queue_nothing(stream);
+            return Ok(None);
         }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
         let fingerprint = descriptor.fingerprint(Algorithm::OneShot, 0);
-        let capture = self.prepare_capture(stream, [source, target], |bytes| self.is_bulk(bytes))?;
-        let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
-        let call = AllReduceCall { source, target, count, fold, common };
-        let operands = [source, target];
-        self.queue(KernelKind::AllReduce, (element, name), operands, (stream, capture), |arena, kernels| {
-            match kernels {
-                Some(kernels) => arena.all_reduce(kernels, &call, stream),
-                None => arena.copy(target, source, stream),
-            }
-        })
+        let common = CallOptions { fingerprint, ..CallOptions::default() };
+        Ok(Some((AllReduceCall { source, target, count, fold, common }, (element, name))))
     }
 
     /// Queues a collective other than a transfer, as [`Group::run_slices`] runs it on the host.
@@ -409,7 +459,7 @@ impl DeviceGroup {
     fn queue<'a>(
         &self,
         kind: KernelKind,
-        (element, op): (KernelElement, &'static str),
+        (element, op): ReducedElement,
         operands: impl IntoIterator<Item = &'a DeviceMemory>,
         (stream, capture): (&Stream, Option<u64>),
         launch: impl FnOnce(&DeviceArena, Option<&FoldKernels>) -> Result<(), CudaError>,
@@ -489,27 +539,26 @@ impl core::fmt::Debug for DeviceGroup {
 /// The offer of this rank, or why it cannot take part.
 fn prepare(
     group: &Group,
+    description: &EpochDescription,
     ordinal: Option<i32>,
     sources: &KernelSources,
-    is_on_one_host: bool,
+    packet_bytes: Option<u64>,
 ) -> Result<(ArenaOffer, &'static Compiler), String> {
     let ordinal = ordinal.ok_or("no CUDA device")?;
-    if !is_on_one_host {
+    if !GroupShape::of(description).is_on_one_host() {
         return Err("the ranks are on several hosts".into());
     }
     let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
     let compiler = Compiler::load(sources.compiler.as_deref()).map_err(|error| error.to_string())?;
-    let limit = packet_limit()?;
-    let offer =
-        ArenaOffer::new(&gpu, group.rank(), group.world(), limit).map_err(|error| error.to_string())?;
+    let (rank, world) = (group.rank(), group.world());
+    let limit = match packet_bytes {
+        Some(bytes) => bytes,
+        None => PacketLimit::of(gpu.capability(), world, None).map_err(|error| error.to_string())?.bytes,
+    };
+    // Groups have random incarnations.
+    let id = description.id.incarnation.0.wrapping_add(description.id.counter);
+    let offer = ArenaOffer::new(&gpu, (rank, world), id, limit).map_err(|error| error.to_string())?;
     Ok((offer, compiler))
-}
-
-/// The most bytes to send in packets, from the environment.
-fn packet_limit() -> Result<Option<u64>, String> {
-    let Some(text) = std::env::var_os(PACKET_BYTES) else { return Ok(None) };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.map(Some).ok_or_else(|| format!("invalid {PACKET_BYTES}={text:?}: must be a number of bytes"))
 }
 
 fn overlap(one: &DeviceMemory, other: &DeviceMemory) -> bool {
