@@ -2,6 +2,9 @@
 
 mod arguments;
 mod bench_op;
+mod children;
+mod cuda;
+mod cuda_ranks;
 mod elastic;
 mod fixed;
 mod floor;
@@ -32,6 +35,7 @@ mod tune;
 mod usage;
 
 pub use arguments::Bench;
+pub use cuda_ranks::CudaArguments;
 pub use measured_group::RankArguments;
 pub use state::StateRankArguments;
 
@@ -41,6 +45,7 @@ use anyhow::Result;
 use interrupt::{Interrupt, Interrupted};
 use output::{print, write};
 use report::{BenchOptions, BenchReport};
+use ringfold::TuningFile;
 
 impl Bench {
     /// Measures, prints, and returns the exit code: 0 only if all results were right.
@@ -56,11 +61,15 @@ impl Bench {
     }
 
     fn measure(&self, invocation: &Invocation, interrupt: &Interrupt) -> Result<bool> {
+        if self.cuda {
+            return cuda::run(self, invocation, interrupt).map(|()| true);
+        }
         let (kinds, effort) = (self.kinds()?, self.effort());
         if let Some(path) = &self.tune {
             let world = self.world.first().map_or(2, |world| *world as usize);
-            let tuning = tune::tune((world.max(2), self.bind), effort, invocation, interrupt)?;
-            crate::tuning_file::write(path, &tuning)?;
+            let mut file = TuningFile::read_or_default(path)?;
+            file.tuning = tune::tune((world.max(2), self.bind), effort, invocation, interrupt)?;
+            file.write(path)?;
             return Ok(true);
         }
         if let Some(bytes) = self.state {

@@ -1,7 +1,7 @@
 //! The commands as functions from arguments to an exit code. They never end the process, which may be a Python
 //! interpreter.
 
-use crate::bench::{Bench, RankArguments, StateRankArguments};
+use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
 use crate::demo::{Demo, PeerArguments};
 use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
@@ -43,6 +43,9 @@ enum RingfoldCommand {
     /// One measured rank
     #[command(hide = true)]
     BenchRank(RankArguments),
+    /// All ranks on a CUDA device
+    #[command(hide = true)]
+    BenchCuda(CudaArguments),
     /// One rank of a measured fetch of shared state
     #[command(hide = true)]
     BenchStateRank(StateRankArguments),
@@ -83,6 +86,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),
             RingfoldCommand::BenchRank(rank) => rank.run(),
+            RingfoldCommand::BenchCuda(ranks) => ranks.run(),
             RingfoldCommand::BenchStateRank(rank) => rank.run(),
             RingfoldCommand::Lab(lab) => lab.run(invocation),
         }

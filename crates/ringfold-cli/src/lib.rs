@@ -12,4 +12,3 @@ pub mod relay;
 mod serving;
 pub mod signals;
 pub mod size;
-pub mod tuning_file;

@@ -3,10 +3,9 @@
 use crate::exit_code::SUCCESS;
 use crate::serving;
 use crate::signals::Signals;
-use crate::tuning_file;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{MASTER_PORT, Master, RELAY_PORT};
+use ringfold::{MASTER_PORT, Master, RELAY_PORT, TuningFile};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -68,7 +67,7 @@ impl MasterArguments {
             builder = builder.token(token);
         }
         if let Some(path) = &self.tuning {
-            builder = builder.tuning(tuning_file::read(path)?);
+            builder = builder.tuning(TuningFile::read(path)?.tuning);
         }
         if let Some(seconds) = self.unreachable_after {
             builder = builder.unreachable_after(Duration::from_secs(seconds));

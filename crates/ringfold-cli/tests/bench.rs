@@ -180,6 +180,22 @@ fn the_death_of_a_rank_fails_the_measurement() {
 }
 
 #[test]
+fn a_missing_cuda_device_is_named() {
+    // No device is visible, also where there is one.
+    let path = scratch("cuda-tuning.json");
+    for mode in [&[][..], &["--explain"], &["--tune", path.to_str().unwrap()]] {
+        let mut command = command(RINGFOLD, &[&["bench", "--cuda", "--world", "2,4"], mode].concat());
+        let output = command.env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("--cuda needs a CUDA device: no CUDA d"), "{stderr}");
+    }
+    assert!(!path.exists());
+    let output = output(RINGFOLD, &["bench", "--cuda", "--world", "17"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("invalid number of ranks 17: must be 2 to 16"));
+}
+
+#[test]
 fn the_floor_is_measured_alone() {
     let text = printed(&["--floor"]);
     for part in ["copy of memory, 256 MiB, one core", "TCP on loopback", "futex"] {

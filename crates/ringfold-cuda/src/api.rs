@@ -52,6 +52,7 @@ pub(crate) const NOT_SUPPORTED: Code = 801;
 /// The handle of the legacy default stream.
 pub(crate) const LEGACY_STREAM: usize = 1;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(crate) const EVENT_WITH_TIMING: c_uint = 0;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
@@ -193,6 +194,9 @@ functions! {
         change_kernel = c"cuGraphExecKernelNodeSetParams"(DriverHandle, DriverHandle, *const KernelNodeParams),
         launch_graph = c"cuGraphLaunch"(DriverHandle, DriverHandle),
         destroy_executable = c"cuGraphExecDestroy"(DriverHandle),
+        begin_capture = c"cuStreamBeginCapture_v2"(DriverHandle, c_uint),
+        end_capture = c"cuStreamEndCapture"(DriverHandle, *mut DriverHandle),
+        elapsed = c"cuEventElapsedTime"(*mut f32, DriverHandle, DriverHandle),
         destroy_graph = c"cuGraphDestroy"(DriverHandle),
     }
 }

@@ -4,6 +4,7 @@
 //! `kernels/arena.cuh`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one process
 //! use its address.
 
+mod all_reduce_graph;
 mod bridge;
 mod combine;
 mod exchange_area;
@@ -11,12 +12,14 @@ mod kernels;
 mod launch;
 mod layout;
 mod offer;
+mod packet_limits;
 mod quantize;
 mod registry;
 mod transfer;
 mod weight;
 mod window;
 
+pub use all_reduce_graph::AllReduceGraph;
 pub use bridge::{BRIDGE_PIECE_BYTES, BRIDGE_SLOTS, BridgePiece, DeviceBridge, HostBridge};
 pub use combine::CombineKernel;
 pub use exchange_area::{ExchangeArea, PeerArea};
@@ -24,6 +27,7 @@ pub use kernels::{FoldKernels, KernelKind, Specialisation};
 pub use launch::{AllReduceCall, CallOptions, ExchangeCall};
 pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
+pub use packet_limits::{packet_capacity, shipped_packet_limit};
 pub use quantize::{QuantizeKernels, QuantizedChunk, QuantizedExchange, QuantizedSpecialisation};
 pub use registry::{SlotId, Standing};
 pub use transfer::Transfer;
@@ -42,7 +46,7 @@ use layout::{ArenaLayout, SLOTS_MAX};
 use offer::{ArenaRecord, DeviceShare};
 use parking_lot::Mutex;
 use registry::Registry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -104,8 +108,7 @@ impl DeviceArena {
         let layout = ArenaLayout::of(world);
         let mut arenas = Vec::with_capacity(world);
         let mut devices = Vec::with_capacity(world);
-        let mut packet_limit = layout.packet_bytes() as u64;
-        let mut other_groups: BTreeMap<_, u64> = BTreeMap::new();
+        let (mut packet_limit, mut other_groups) = (layout.packet_bytes() as u64, 0);
         for (peer, bytes) in offers.iter().enumerate() {
             let theirs = ArenaRecord::decode(bytes)
                 .ok_or_else(|| CudaError::Argument(format!("invalid arena offer from rank {peer}")))?;
@@ -113,9 +116,7 @@ impl DeviceArena {
                 return Err(CudaError::Argument(format!("invalid arena offer from rank {peer}: too small")));
             }
             packet_limit = packet_limit.min(theirs.packet_limit);
-            // Ranks that are threads of one process count each other: the first of them did not.
-            let others = other_groups.entry(theirs.memory.place()).or_insert(theirs.other_groups);
-            *others = theirs.other_groups.min(*others);
+            other_groups = other_groups.max(theirs.other_groups);
             arenas.push(if peer == rank {
                 PeerMemory::Local(own.address())
             } else {
@@ -128,7 +129,6 @@ impl DeviceArena {
                 "too many ranks on one CUDA device: their kernels do not run at the same time".into(),
             )
         })?;
-        let other_groups = other_groups.into_values().max().unwrap_or(0);
         let is_shared = other_groups > 0;
         if is_shared {
             let groups = u32::try_from(other_groups).unwrap_or(u32::MAX);

@@ -4,6 +4,7 @@ use crate::api::{self, Api, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
+use core::time::Duration;
 use std::time::Instant;
 
 /// A position in a stream. It is complete when all work queued before it is done.
@@ -65,6 +66,16 @@ impl Event {
             step = (step * 2).min(WAIT_STEP_MAX);
         }
         Ok(())
+    }
+
+    /// The time on the device since another event. Both are complete, and were created with timing.
+    pub(crate) fn elapsed_since(&self, start: &Self) -> Result<Duration, CudaError> {
+        let unsupported = || CudaError::Unsupported("the CUDA driver does not time events".into());
+        let (elapsed, mut ms) = (self.context.api.elapsed.ok_or_else(unsupported)?, 0.0_f32);
+        // SAFETY: the time can be written, and both events exist.
+        let query = |_: &Api| unsafe { elapsed(&raw mut ms, start.handle, self.handle) };
+        self.context.call("timing CUDA events", query)?;
+        Ok(Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
     }
 
     /// Polls for [`SPIN`]. Returns whether the event is complete.

@@ -97,6 +97,11 @@ impl Gpu {
         format!("sm_{major}{minor}")
     }
 
+    /// The compute capability, major and minor number.
+    pub fn capability(&self) -> (i32, i32) {
+        self.0.capability
+    }
+
     /// A device attribute (`CUdevice_attribute`).
     pub fn attribute(&self, number: i32) -> Result<i32, CudaError> {
         context::attribute(self.0.api, self.0.ordinal, number)

@@ -1,5 +1,6 @@
 //! The commands that the wheel installs as scripts.
 
+use crate::cuda_compiler::add_search_dirs;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ringfold_cli::command::named;
@@ -14,6 +15,7 @@ pub(crate) fn command(
     arguments: Vec<OsString>,
     again: Vec<OsString>,
 ) -> PyResult<i32> {
+    add_search_dirs(py)?;
     let again = Invocation::of(again);
     py.detach(|| named(name, arguments, &again))
         .ok_or_else(|| PyValueError::new_err(format!("unknown command {name:?}")))

@@ -11,6 +11,7 @@ pub(crate) mod element;
 mod folds;
 mod hosts;
 mod launch_queue;
+mod packet_limit;
 mod registrar;
 mod stretches;
 mod transfers;
@@ -27,11 +28,12 @@ use folds::Folds;
 use hosts::Hosts;
 pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
+pub use packet_limit::{PacketLimit, PacketLimitOrigin};
 use parking_lot::Mutex;
 use registrar::{Calls, Registrar};
 use ringfold_cuda::device_arena::{
-    AllReduceCall, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels, KernelKind,
-    Specialisation,
+    AllReduceCall, AllReduceGraph, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels,
+    KernelKind, Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
@@ -53,8 +55,8 @@ pub use window::DeviceGroupWindow;
 /// How long dropping a group waits for its last kernels.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
-/// The environment variable with the most bytes to send in packets. The smallest number of all ranks counts.
-const PACKET_BYTES: &str = "RINGFOLD_CUDA_PACKET_BYTES";
+/// The element type and the operation of kernels.
+type ReducedElement = (KernelElement, &'static str);
 
 /// The compiler of kernels and their cache.
 #[derive(Clone, Default, Debug)]
@@ -63,6 +65,15 @@ pub struct KernelSources {
     pub compiler: Option<PathBuf>,
     /// The directory of compiled kernels. `None`: do not cache.
     pub cache: Option<PathBuf>,
+}
+
+/// What a rank brings into a group.
+#[derive(Clone, Copy)]
+struct RankDevice<'a> {
+    ordinal: Option<i32>,
+    sources: &'a KernelSources,
+    /// The most bytes to send in packets, if that is given.
+    packet_bytes: Option<u64>,
 }
 
 /// Why the ranks cannot use a device group, or register memory. The text names the rank.
@@ -110,13 +121,26 @@ impl DeviceGroup {
         ordinal: Option<i32>,
         sources: &KernelSources,
     ) -> Result<Result<Self, Unsupported>, Error> {
+        Self::open_with(group, ordinal, sources, None)
+    }
+
+    /// As [`open`](Self::open), with the most bytes to send in packets. The smallest number of all ranks counts, and what fits.
+    ///
+    /// `None`: that of [`PacketLimit::of`].
+    pub fn open_with(
+        group: &Group,
+        ordinal: Option<i32>,
+        sources: &KernelSources,
+        packet_bytes: Option<u64>,
+    ) -> Result<Result<Self, Unsupported>, Error> {
         let (description, _) = group.window_context()?;
         let shape = GroupShape::of(&description);
+        let device = RankDevice { ordinal, sources, packet_bytes };
         if shape.is_on_one_host() {
             let ranks = (0..group.world()).collect();
-            return Self::open_on_host(group, group, ranks, ordinal, sources);
+            return Self::open_on_host(group, group, ranks, device);
         }
-        hosts::open(group, &shape.hosts, ordinal, sources)
+        hosts::open(group, &shape.hosts, device)
     }
 
     /// Opens the group of the ranks of one host, which have these numbers among all.
@@ -124,10 +148,10 @@ impl DeviceGroup {
         all: &Group,
         group: &Group,
         ranks: Vec<usize>,
-        ordinal: Option<i32>,
-        sources: &KernelSources,
+        device: RankDevice<'_>,
     ) -> Result<Result<Self, Unsupported>, Error> {
-        let mine = prepare(group, ordinal, sources);
+        let sources = device.sources;
+        let mine = prepare(group, device);
         let encoded = mine.as_ref().map(|(offer, _)| offer.encode()).map_err(Clone::clone);
         let offers = match agree(group, encoded)? {
             Ok(offers) => offers,
@@ -196,7 +220,54 @@ impl DeviceGroup {
         stream: &Stream,
         timeout: Option<Duration>,
     ) -> Result<CallEnd, Error> {
+        let Some((mut call, kernel)) = self.all_reduce_call(source, target, dtype, op)? else {
+            return self.queue_nothing(stream);
+        };
+        if let Some(hosts) = &self.hosts {
+            return self.all_reduce_between_hosts(hosts, (source, target), (dtype, op), stream, timeout);
+        }
         let timeout = timeout.unwrap_or_default();
+        let capture = self.prepare_capture(stream, [source, target], |bytes| self.is_bulk(bytes))?;
+        (call.common.timeout, call.common.is_captured) = (timeout, capture.is_some());
+        let operands = [source, target];
+        self.queue(KernelKind::AllReduce, kernel, operands, (stream, capture), |arena, kernels| match kernels
+        {
+            Some(kernels) => arena.all_reduce(kernels, &call, stream),
+            None => arena.copy(target, source, stream),
+        })
+    }
+
+    /// Captures an all-reduce in a graph, `calls` times one after the other, to time it. All ranks must do so.
+    ///
+    /// All calls must have ended before the graph is launched. It must be dropped before the group.
+    pub fn all_reduce_graph(
+        &self,
+        source: &DeviceMemory,
+        target: &DeviceMemory,
+        dtype: DType,
+        op: ReduceOp,
+        calls: u32,
+    ) -> Result<AllReduceGraph, Error> {
+        self.check()?;
+        let call = self.all_reduce_call(source, target, dtype, op)?.filter(|_| self.world() > 1);
+        let Some((call, (element, op))) = call else {
+            return Err(invalid!("invalid all-reduce for a graph: no data, or only one rank"));
+        };
+        let (element, element_bytes) = (element.name, element.bytes);
+        let (world, kind) = (self.world(), KernelKind::AllReduce);
+        let wanted = Specialisation { element, element_bytes, op, world, kind };
+        let kernels = self.kernels(&mut self.queue.lock(), &wanted)?;
+        Ok(self.arena()?.capture_all_reduces(&kernels, &call, calls)?)
+    }
+
+    /// The launch of an all-reduce and the type and operation of its kernels. None if there is no data.
+    fn all_reduce_call<'a>(
+        &self,
+        source: &'a DeviceMemory,
+        target: &'a DeviceMemory,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<Option<(AllReduceCall<'a>, ReducedElement)>, Error> {
         let name = element::operation(op, dtype)?;
         let element = element::reduced(dtype);
         if source.len() != target.len() {
@@ -211,25 +282,13 @@ impl DeviceGroup {
         }
         let count = self.count(source, dtype, element)?;
         if count == 0 {
-            return self.queue_nothing(stream);
-        }
-        if let Some(hosts) = &self.hosts {
-            let timeout = (!timeout.is_zero()).then_some(timeout);
-            return self.all_reduce_between_hosts(hosts, (source, target), (dtype, op), stream, timeout);
+            return Ok(None);
         }
         let descriptor = Descriptor::all_reduce(count, dtype, op);
         let fold = self.folds.of(&descriptor)?;
         let fingerprint = descriptor.fingerprint(Algorithm::OneShot, 0);
-        let capture = self.prepare_capture(stream, [source, target], |bytes| self.is_bulk(bytes))?;
-        let common = CallOptions { fingerprint, timeout, is_captured: capture.is_some() };
-        let call = AllReduceCall { source, target, count, fold, common };
-        let operands = [source, target];
-        self.queue(KernelKind::AllReduce, (element, name), operands, (stream, capture), |arena, kernels| {
-            match kernels {
-                Some(kernels) => arena.all_reduce(kernels, &call, stream),
-                None => arena.copy(target, source, stream),
-            }
-        })
+        let common = CallOptions { fingerprint, ..CallOptions::default() };
+        Ok(Some((AllReduceCall { source, target, count, fold, common }, (element, name))))
     }
 
     /// Queues a collective other than a transfer, as [`Group::run_slices`] runs it on the host.
@@ -454,7 +513,7 @@ impl DeviceGroup {
     fn queue<'a>(
         &self,
         kind: KernelKind,
-        (element, op): (KernelElement, &'static str),
+        (element, op): ReducedElement,
         operands: impl IntoIterator<Item = &'a DeviceMemory>,
         (stream, capture): (&Stream, Option<u64>),
         launch: impl FnOnce(&DeviceArena, Option<&FoldKernels>) -> Result<(), CudaError>,
@@ -542,23 +601,21 @@ impl core::fmt::Debug for DeviceGroup {
 /// The offer of this rank, or why it cannot take part.
 fn prepare(
     group: &Group,
-    ordinal: Option<i32>,
-    sources: &KernelSources,
+    RankDevice { ordinal, sources, packet_bytes }: RankDevice<'_>,
 ) -> Result<(ArenaOffer, &'static Compiler), String> {
     let ordinal = ordinal.ok_or("no CUDA device")?;
+    let (description, _) = group.window_context().map_err(|error| error.to_string())?;
     let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
     let compiler = Compiler::load(sources.compiler.as_deref()).map_err(|error| error.to_string())?;
-    let limit = packet_limit()?;
-    let offer =
-        ArenaOffer::new(&gpu, group.rank(), group.world(), limit).map_err(|error| error.to_string())?;
+    let (rank, world) = (group.rank(), group.world());
+    let limit = match packet_bytes {
+        Some(bytes) => bytes,
+        None => PacketLimit::of(gpu.capability(), world, None).map_err(|error| error.to_string())?.bytes,
+    };
+    // Groups have random incarnations.
+    let id = description.id.incarnation.0.wrapping_add(description.id.counter);
+    let offer = ArenaOffer::new(&gpu, (rank, world), id, limit).map_err(|error| error.to_string())?;
     Ok((offer, compiler))
-}
-
-/// The most bytes to send in packets, from the environment.
-fn packet_limit() -> Result<Option<u64>, String> {
-    let Some(text) = std::env::var_os(PACKET_BYTES) else { return Ok(None) };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.map(Some).ok_or_else(|| format!("invalid {PACKET_BYTES}={text:?}: must be a number of bytes"))
 }
 
 fn overlap(one: &DeviceMemory, other: &DeviceMemory) -> bool {

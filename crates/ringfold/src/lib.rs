@@ -25,6 +25,7 @@ mod staging;
 mod token;
 mod traffic;
 mod transfer;
+mod tuning_file;
 mod uplink;
 mod window;
 mod work;
@@ -32,7 +33,10 @@ mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
-pub use device_group::{CallEnd, DeviceGroup, DeviceGroupWindow, DeviceTransfer, KernelSources, Unsupported};
+pub use device_group::{
+    CallEnd, DeviceGroup, DeviceGroupWindow, DeviceTransfer, KernelSources, PacketLimit, PacketLimitOrigin,
+    Unsupported,
+};
 pub use element::Element;
 pub use error::Error;
 pub use group::{
@@ -60,5 +64,6 @@ pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncInfo};
 pub use traffic::{PeerTraffic, TrafficReport};
+pub use tuning_file::TuningFile;
 pub use window::{Window, WindowMemory, WindowWork};
 pub use work::{Pending, Work};

@@ -111,14 +111,21 @@ pub struct Bench {
     /// measured
     #[arg(long)]
     pub(super) floor: bool,
+    /// Measure all-reduces of CUDA tensors (f32 sum) by packets and in place, with 2 to 16 ranks that share the first CUDA
+    /// device, and print which is used now. With --explain: only say which is used, and why. With --tune: write the limits of
+    /// packets for these numbers of ranks
+    #[arg(long, conflicts_with_all = ["collective", "min", "max", "dtype", "op", "media", "lab", "place", "concurrent",
+        "quantize", "bind", "time_ms", "warmup", "no_check", "check", "against", "python", "floor", "json", "markdown", "plot"])]
+    pub(super) cuda: bool,
     /// Print which plan each point uses, and why
     #[arg(long)]
     pub(super) explain: bool,
     /// Use this tuning
     #[arg(long, value_name = "FILE")]
     pub(super) tuning: Option<PathBuf>,
-    /// Measure the costs on this machine and write a tuning for groups and masters. Nothing else is measured
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "json", "markdown", "plot", "tuning"])]
+    /// Measure the costs on this machine and write a tuning for groups and masters. Nothing else is measured. What the file says
+    /// about CUDA devices stays; with --cuda only that is measured, and the rest stays
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "json", "markdown", "plot", "tuning", "explain"])]
     pub(super) tune: Option<PathBuf>,
     /// Write all results as JSON to a file, or to standard output (-)
     #[arg(long, value_name = "FILE|-")]
@@ -179,6 +186,11 @@ impl Bench {
     /// Whether standard output carries a report, so that nothing else may be printed.
     pub(super) fn is_quiet(&self) -> bool {
         [&self.json, &self.markdown].into_iter().flatten().any(|path| path == Path::new("-"))
+    }
+
+    /// The sizes of --sizes.
+    pub(super) fn given_sizes(&self) -> Option<Vec<ByteSize>> {
+        self.sizes.as_ref().map(|sizes| sizes.all(self.factor))
     }
 
     /// The settings; each has its own processes.
@@ -290,6 +302,19 @@ mod tests {
         {
             assert!(Command::try_parse_from([&["bench"][..], &wrong].concat()).is_err(), "{wrong:?}");
         }
+        for wrong in [
+            &["--cuda", "--media", "tcp"][..],
+            &["--cuda", "--dtype", "f16"],
+            &["--cuda", "--max", "1MiB"],
+            &["--cuda", "--lab", "x"],
+            &["--tune", "f", "--explain", "--cuda"],
+        ] {
+            assert!(Command::try_parse_from([&["bench"][..], wrong].concat()).is_err(), "{wrong:?}");
+        }
+        assert!(
+            bench(&["--cuda", "--world", "2,4", "--sizes", "1KiB..1MiB", "--factor", "2", "--tune", "f"])
+                .cuda
+        );
         assert!(bench(&["--collective", "unknown"]).kinds().is_err());
         assert!(points_fail(&["--min", "8B", "--max", "4B"]));
     }

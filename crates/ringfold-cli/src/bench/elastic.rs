@@ -6,9 +6,10 @@ use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
 use super::quantize::quantization_text;
-use crate::tuning_file;
 use anyhow::{Context, Result, bail};
-use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Quantization, Reduction, Tuning};
+use ringfold::{
+    AllReduce, Buffers, Communicator, Error, Memory, Quantization, Reduction, Tuning, TuningFile,
+};
 use ringfold_fabric::memory::lend_mut;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -45,7 +46,8 @@ impl Elastic {
                 _ => std::thread::sleep(VOTE_PAUSE),
             }
         }
-        let tuning = arguments.tuning.as_deref().map(tuning_file::read).transpose()?.unwrap_or_default();
+        let tuning =
+            arguments.tuning.as_deref().map(TuningFile::read).transpose()?.unwrap_or_default().tuning;
         let (world, concurrent) = (arguments.world, arguments.concurrent.max(1));
         Ok(Self { communicator, world, concurrent, tuning, quantization: arguments.quantize })
     }

@@ -6,9 +6,8 @@ use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
 use super::setting::BenchMedium;
-use crate::tuning_file;
 use anyhow::{Context, Result};
-use ringfold::{Bootstrap, Error, Group, Media};
+use ringfold::{Bootstrap, Error, Group, Media, TuningFile};
 use std::time::Duration;
 
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -32,7 +31,7 @@ impl Fixed {
             .timeout(OPERATION_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT);
         if let Some(path) = &arguments.tuning {
-            builder = builder.tuning(tuning_file::read(path)?);
+            builder = builder.tuning(TuningFile::read(path)?.tuning);
         }
         let group = builder.connect().context("cannot connect the group")?;
         Ok(Self { group, rank, world })

@@ -17,9 +17,8 @@ use super::system_ranks::SystemRanks;
 use super::table;
 use crate::invocation::Invocation;
 use crate::lab::LabMaster;
-use crate::tuning_file;
 use anyhow::{Context, Result, bail};
-use ringfold::{Master, Tuning};
+use ringfold::{Master, Tuning, TuningFile};
 
 /// The context for starting ranks.
 pub(crate) struct Launch<'a> {
@@ -55,7 +54,7 @@ pub(crate) fn run(
 ) -> Result<bool> {
     let scratch = ScratchDir::new()?;
     let settings = bench.settings();
-    let tuning = bench.tuning.as_deref().map(tuning_file::read).transpose()?;
+    let tuning = bench.tuning.as_deref().map(TuningFile::read).transpose()?.map(|file| file.tuning);
     let mut plan = Vec::with_capacity(settings.len());
     for setting in settings {
         let points = bench.points(kinds, setting.world)?;
@@ -155,7 +154,7 @@ pub(crate) fn start_ringfold(
     let Setting { medium, world, concurrent, .. } = setting;
     let file = tuning.map(|tuning| (scratch.path("tuning"), tuning));
     if let Some((path, tuning)) = &file {
-        tuning_file::write(path, tuning)?;
+        TuningFile { tuning: *tuning, ..TuningFile::default() }.write(path)?;
     }
     let (rendezvous, master) = match medium {
         BenchMedium::Elastic => {

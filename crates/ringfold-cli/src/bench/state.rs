@@ -3,6 +3,7 @@
 //! All ranks but the last hold the same state. In each run the last one, which holds another, fetches all of it.
 
 use super::arguments::Bench;
+use super::children::{Children, lines, next};
 use super::interrupt::Interrupt;
 use super::lab::BenchLab;
 use super::output::print;
@@ -16,9 +17,7 @@ use clap::Args;
 use ringfold::{Communicator, SharedState, SyncStrategy};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,18 +103,6 @@ fn sync(communicator: &Communicator, state: &mut [u64], revision: u64) -> Result
     Ok((began.elapsed().as_secs_f64(), info.rx_bytes))
 }
 
-/// Processes that are killed when this is dropped.
-struct Ranks(Vec<Child>);
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Measures and prints.
 pub(super) fn run(
     bench: &Bench,
@@ -134,7 +121,7 @@ pub(super) fn run(
         }
         let lab = BenchLab::start(&options, world)?;
         let master = LabMaster::start(lab.first(), invocation, &[])?;
-        let mut ranks = Ranks(Vec::new());
+        let mut ranks = Children(Vec::new());
         for rank in 0..world {
             let mut command = invocation.command()?;
             command.args(["bench-state-rank", "--master", &master.address, "--rank", &rank.to_string()]);
@@ -156,7 +143,7 @@ pub(super) fn run(
         print("run    time s   fetch s   share   received bytes")?;
         let mut times = Vec::new();
         for run in 1..=runs {
-            let FetchRun { idle_s, fetch_s, received_bytes } = next(&lines, interrupt)?;
+            let FetchRun { idle_s, fetch_s, received_bytes } = next(&lines, interrupt, RUN_TIMEOUT)?;
             let net = (fetch_s - idle_s).max(0.001);
             print(&format!(
                 "{run:3}  {fetch_s:8.2}  {net:8.2}  {:5.1} %  {received_bytes}",
@@ -176,33 +163,4 @@ pub(super) fn run(
         }
     }
     Ok(())
-}
-
-/// The lines of a rank, read by a thread.
-fn lines(output: Option<impl std::io::Read + Send + 'static>) -> Result<Receiver<String>> {
-    let output = output.context("a rank has no output")?;
-    let (sender, lines) = channel();
-    thread::Builder::new().name("newcomer".into()).spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(lines)
-}
-
-fn next(lines: &Receiver<String>, interrupt: &Interrupt) -> Result<FetchRun> {
-    let began = Instant::now();
-    loop {
-        interrupt.check()?;
-        match lines.recv_timeout(Duration::from_millis(100)) {
-            Ok(line) => return serde_json::from_str(&line).context("invalid line of a rank"),
-            Err(RecvTimeoutError::Disconnected) => bail!("a rank ended early"),
-            Err(RecvTimeoutError::Timeout) if began.elapsed() > RUN_TIMEOUT => {
-                bail!("timed out after {RUN_TIMEOUT:?} waiting for a fetch")
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
 }

@@ -206,7 +206,7 @@ fn best<T: Copy + PartialEq>(usual: T, tried: &[(T, Vec<f64>)]) -> T {
 }
 
 /// The largest size up to which `first` is not slower than `second`; 0 if there is none.
-fn crossing(sizes: &[u64], first: &[f64], second: &[f64]) -> u64 {
+pub(super) fn crossing(sizes: &[u64], first: &[f64], second: &[f64]) -> u64 {
     let faster =
         sizes.iter().zip(first.iter().zip(second)).take_while(|(_, (first, second))| first <= second);
     faster.map(|(size, _)| *size).last().unwrap_or(0)

@@ -3,12 +3,11 @@
 /// The largest world: kernels are compiled for a world size, and hold an operand of each rank in registers.
 pub const WORLD_MAX: usize = 16;
 
-/// Bytes of one rank's data up to which packets are used, times the square of the number of ranks: each rank reads the packets of
-/// all. Beyond, two barriers cost less. Measured in graphs on an H200: 1 MiB takes 5.1 us in packets with 2 ranks, and 13.9 us
-/// with 4, where 2 MiB in place take 10.9 us; 256 KiB take 5.6 us with 4 ranks and 17.7 us with 8.
+/// Room for one rank's data in packets, in bytes, times the square of the number of ranks. `packet_limits.rs` says how much of it is
+/// used.
 const PACKET_BYTES_ALL: usize = 4 << 20;
 
-/// Bounds on one rank's data in packets, in bytes.
+/// Bounds on that room.
 const PACKET_BYTES_MIN: usize = 16 << 10;
 const PACKET_BYTES_MAX: usize = 1 << 20;
 
@@ -80,7 +79,7 @@ pub(super) struct ArenaLayout {
     flags: usize,
     mailboxes: usize,
     packets: usize,
-    /// The most bytes of a rank's data that are sent in packets.
+    /// The most bytes of a rank's data that fit into packets.
     packet_bytes: usize,
     staging: usize,
     /// Size of each of the two staging areas.

@@ -8,7 +8,7 @@ use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, IpcRecord};
 use crate::port::process_id;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that other ranks may open.
@@ -71,11 +71,6 @@ impl MemoryOffer {
     pub(super) fn gpu(&self) -> [u8; 16] {
         self.record.gpu
     }
-
-    /// Process and device.
-    pub(super) fn place(&self) -> (u64, [u8; 16]) {
-        (self.process, self.record.gpu)
-    }
 }
 
 /// A rank's new arena, to be offered to the others.
@@ -89,27 +84,39 @@ pub struct ArenaOffer {
     pub(super) share: DeviceShare,
 }
 
-/// A group's share of a device. The groups of a process on one device are counted by these.
-pub(super) struct DeviceShare(i32);
+/// A rank's share of a device. The groups of a process on one device are counted by these: ranks of one group that are threads of
+/// the process count once.
+pub(super) struct DeviceShare {
+    ordinal: i32,
+    group: u64,
+    /// How many arenas of the same group the rank had on the device.
+    opening: u64,
+    rank: usize,
+}
 
-/// The number of groups on each device.
-static GROUPS: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
+/// Ordinal, group, opening and rank of all shares.
+static SHARES: Mutex<BTreeSet<(i32, u64, u64, usize)>> = Mutex::new(BTreeSet::new());
 
 impl DeviceShare {
-    /// Counts a group, and returns the number of others.
-    fn take(gpu: &Gpu) -> (Self, u64) {
-        let mut groups = GROUPS.lock();
-        let count = groups.entry(gpu.ordinal()).or_default();
-        *count += 1;
-        (Self(gpu.ordinal()), *count - 1)
+    /// Takes a share, and returns the number of other groups on the device.
+    fn take(ordinal: i32, group: u64, rank: usize) -> (Self, u64) {
+        let mut shares = SHARES.lock();
+        let mut opening = 0;
+        while !shares.insert((ordinal, group, opening, rank)) {
+            opening += 1;
+        }
+        let others: BTreeSet<_> = shares
+            .iter()
+            .filter(|share| share.0 == ordinal && (share.1, share.2) != (group, opening))
+            .map(|share| (share.1, share.2))
+            .collect();
+        (Self { ordinal, group, opening, rank }, others.len() as u64)
     }
 }
 
 impl Drop for DeviceShare {
     fn drop(&mut self) {
-        if let Some(count) = GROUPS.lock().get_mut(&self.0) {
-            *count -= 1;
-        }
+        SHARES.lock().remove(&(self.ordinal, self.group, self.opening, self.rank));
     }
 }
 
@@ -127,8 +134,14 @@ pub(super) struct ArenaRecord {
 }
 
 impl ArenaOffer {
-    /// Allocates the arena of a rank. `packet_limit` is the most bytes to send in packets, if the user sets it.
-    pub fn new(gpu: &Gpu, rank: usize, world: usize, packet_limit: Option<u64>) -> Result<Self, CudaError> {
+    /// Allocates the arena of a rank. `group` is the same on all ranks, and differs from that of other groups; `packet_limit` is the
+    /// most bytes to send in packets.
+    pub fn new(
+        gpu: &Gpu,
+        (rank, world): (usize, usize),
+        group: u64,
+        packet_limit: u64,
+    ) -> Result<Self, CudaError> {
         if world > WORLD_MAX {
             return Err(CudaError::Unsupported(format!(
                 "unsupported world size {world} for collectives on CUDA devices: at most {WORLD_MAX} ranks"
@@ -136,8 +149,7 @@ impl ArenaOffer {
         }
         let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        let packet_limit = packet_limit.unwrap_or(u64::MAX);
-        let (share, other_groups) = DeviceShare::take(gpu);
+        let (share, other_groups) = DeviceShare::take(gpu.ordinal(), group, rank);
         Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit, other_groups, share })
     }
 
@@ -176,6 +188,22 @@ mod tests {
             assert_eq!(MemoryOffer::decode(&bytes[..length]), None);
         }
         assert_eq!(MemoryOffer::decode(&[bytes, &[0]].concat()), None);
+    }
+
+    #[test]
+    fn groups_are_counted_once_however_many_ranks_are_threads() {
+        // No such device: no other test counts there.
+        let take = |group, rank| DeviceShare::take(-7, group, rank);
+        let (one, others) = take(1, 0);
+        assert_eq!((others, take(1, 1).1), (0, 0));
+        // The same group again, and another one.
+        let (again, others) = take(1, 0);
+        assert_eq!((others, take(2, 0).1), (1, 2));
+        assert_eq!(DeviceShare::take(-8, 2, 0).1, 0);
+        drop(one);
+        assert_eq!(take(2, 0).1, 1);
+        drop(again);
+        assert_eq!(take(2, 0).1, 0);
     }
 
     #[test]

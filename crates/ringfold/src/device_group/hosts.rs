@@ -6,7 +6,7 @@
 
 use super::agreement::agree;
 use super::launch_queue::{CallEnd, LaunchQueue};
-use super::{DeviceGroup, DeviceTransfer, KernelSources, Unsupported};
+use super::{DeviceGroup, DeviceTransfer, RankDevice, Unsupported};
 use crate::error::invalid;
 use crate::{Error, Group, GroupOp};
 use core::time::Duration;
@@ -127,17 +127,16 @@ fn piece_bytes(bytes: usize) -> usize {
 pub(super) fn open(
     all: &Group,
     hosts: &[u64],
-    ordinal: Option<i32>,
-    sources: &KernelSources,
+    device: RankDevice<'_>,
 ) -> Result<Result<DeviceGroup, Unsupported>, Error> {
-    let has_device = ordinal.map(|_| Vec::new()).ok_or_else(|| "no CUDA device".to_owned());
+    let has_device = device.ordinal.map(|_| Vec::new()).ok_or_else(|| "no CUDA device".to_owned());
     if let Err(why) = agree(all, has_device)? {
         return Ok(Err(Unsupported(why)));
     }
     let (here, firsts) = host_ranks(hosts, all.rank());
     let local = all.split(&here, "host")?;
     let leaders = if here[0] == all.rank() { Some(all.split(&firsts, "hosts")?) } else { None };
-    let opened = DeviceGroup::open_on_host(all, &local, here.clone(), ordinal, sources)?;
+    let opened = DeviceGroup::open_on_host(all, &local, here.clone(), device)?;
     fail_with(all, &local, &here)?;
     let opened = opened.and_then(|mut device| {
         let bridge = leaders.map(|leaders| Bridge::open(&device, all, leaders, &firsts)).transpose();

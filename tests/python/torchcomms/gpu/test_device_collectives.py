@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -266,6 +267,21 @@ def reduce_registered(gpu: TorchComm, cpu: TorchComm) -> None:
 @pytest.mark.parametrize("world", [2, 4, 8, 3])
 def test_all_sizes_and_places_give_the_bits_of_the_processor(ranks: Ranks, world: int) -> None:
     ranks.run(world, reduces_and_gathers, deadline=DEADLINE)
+
+
+def reduces_without_packets() -> None:
+    limit()
+    gpu, cpu = device_comm(), processor_comm()
+    for count in (1, 1003, 40_001):
+        assert_reduces_alike(gpu, cpu, torch.float32, ReduceOp.SUM, count)
+    gpu.finalize()
+    cpu.finalize()
+
+
+def test_a_tuning_without_packets_gives_the_same_bits(ranks: Ranks, tmp_path: Path) -> None:
+    tuning = tmp_path / "tuning.json"
+    tuning.write_text('{"cuda_packet_bytes": {"2": 0}}')
+    ranks.run(2, reduces_without_packets, env={"RINGFOLD_CUDA_TUNING": str(tuning)}, deadline=DEADLINE)
 
 
 def changes_streams() -> None:
