@@ -92,11 +92,16 @@ class Device:
     def native(self) -> _native.DeviceGroup:
         return self._group
 
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks are on one host. Otherwise only all-reduces run on the devices."""
+        return self._group.is_on_one_host
+
     def takes(self, task: Task) -> bool:
         """Whether the device runs this task. All ranks answer alike for the same operation."""
         if task.native == "barrier":
             # Otherwise the host waits, as for all barriers.
-            return self._group.is_on_one_host and is_capturing()
+            return self.is_on_one_host and is_capturing()
         device = task.device
         if device is None or device.type != "cuda":
             return False
@@ -105,7 +110,7 @@ class Device:
                 f"invalid device {device} of the tensors: the communicator is on {self._device}"
             )
         # Between hosts all other operations are staged.
-        return self._group.is_on_one_host or task.native == "all_reduce"
+        return self.is_on_one_host or task.native == "all_reduce"
 
     def issue(self, task: Task, async_op: bool) -> TorchWork:
         """Queues a task: on the current stream, or, with ``async_op``, on a stream of our own."""
@@ -164,7 +169,7 @@ class Device:
             own = self._streams.get(key) or self._new_stream(key)
             call = queue(stream, own.cuda_stream)
             assert call is not None
-            return DeviceWork(self._device.index, own, call, is_captured=True)
+            return DeviceWork(self._device.index, own, call, captured=(tensors,))
         own = self._streams.get(key) or self._new_stream(key)
         call = queue(stream, own.cuda_stream)
         assert call is not None
@@ -278,28 +283,30 @@ def synchronize_devices(seconds: float) -> None:
 class DeviceWork(TorchWork):
     """An operation on a stream of our own. ``wait()`` makes the current stream wait for it, not the host."""
 
-    __slots__ = ("_call", "_device", "_is_captured", "stream")
+    __slots__ = ("_call", "_captured", "_device", "stream")
 
     _is_on_device = True
 
     def __init__(
-        self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall, is_captured: bool = False
+        self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall, captured: object = None
     ) -> None:
         super().__init__(call)
         self._device = device
         self._call = call
-        self._is_captured = is_captured
+        # The tensors of a captured operation: the graph's memory must not be used again before it has ended.
+        self._captured = captured
         self.stream = stream
         """The stream that it is queued on."""
 
     def wait(self) -> None:
         """Orders later work of the current stream after it. Raises its error, if it is known."""
-        if self._pending is not None or self._is_captured:
+        if self._pending is not None or self._captured is not None:
             try:
                 self._call.order_after(torch._C._cuda_getCurrentRawStream(self._device))
             except GroupError:
                 # What failed may have been a later operation.
                 self._settle(None)
+            self._captured = None
         if self._pending is None:
             super().wait()
         elif self._listeners:

@@ -232,7 +232,11 @@ class Engine:
             return None if device is None or task.is_transfer else device.synchronize
 
         # All are checked before any is started.
-        calls = [staged(task, self._is_urgent, run, before(task)) for task in tasks]
+        # Kernels may wait for other hosts, whose next operation may be this transfer.
+        pins = device is None or device.is_on_one_host
+        calls = [
+            staged(task, self._is_urgent, run, before(task), pins or not task.is_transfer) for task in tasks
+        ]
         self._is_staging, self.all_reduce_now = True, None
         for task in tasks:
             if _counts(task):

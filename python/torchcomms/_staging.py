@@ -76,12 +76,17 @@ class CallQueue:
 
 
 def staged(
-    task: Task, is_urgent: bool, run: Callable[[Task], None], before: Callable[[], None] | None = None
+    task: Task,
+    is_urgent: bool,
+    run: Callable[[Task], None],
+    before: Callable[[], None] | None = None,
+    pins: bool = True,
 ) -> Callable[[], None]:
     """A call that runs a task. CUDA tensors are copied to the host before and back after it.
 
     It starts after what is queued on the current stream now, and ends when the results are in device memory. If ``run`` fails,
-    device memory does not change. ``before`` is called first if memory has to be allocated.
+    device memory does not change. ``before`` is called first if memory has to be allocated. Unless ``pins``, the copies are slower,
+    but no allocation waits for kernels.
     """
     device = task.device
     if device is None:
@@ -101,9 +106,9 @@ def staged(
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
             inputs, outputs = task.inputs, task.outputs
-            task.inputs = _host_copies(inputs)
+            task.inputs = _host_copies(inputs, pins)
             # Outputs are copied too: an operation may leave a part of them unchanged.
-            task.outputs = task.inputs if inputs is outputs else _host_copies(outputs)
+            task.outputs = task.inputs if inputs is outputs else _host_copies(outputs, pins)
             stream.synchronize()
             run(task)
             for tensor, copy in zip(outputs, task.outputs):
@@ -113,8 +118,8 @@ def staged(
     return call
 
 
-def _host_copies(tensors: Tensors) -> Tensors:
-    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+def _host_copies(tensors: Tensors, pins: bool) -> Tensors:
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pins) for tensor in tensors]
     for tensor, copy in zip(tensors, copies):
         copy.copy_(tensor, non_blocking=True)
     return copies

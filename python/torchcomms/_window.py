@@ -108,10 +108,10 @@ class TorchCommWindow:
         from torchcomms._device_window import DeviceWindow
 
         device = self._device()
-        if device is None:
+        if device is None or not device.is_on_one_host:
             raise RuntimeError(
                 "unsupported CUDA tensor of a window: this communicator has no CUDA device, or its ranks cannot reach each "
-                "other's devices; make it for the device, new_comm(backend, torch.device('cuda', ...))"
+                "other's devices; make it for the device, new_comm(backend, torch.device('cuda', ...)), on one host"
             )
         self._flush()
         return DeviceWindow(device, tensor, _encode(tensor))

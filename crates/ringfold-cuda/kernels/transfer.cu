@@ -6,9 +6,10 @@
 //   `ringfold_meet`: announces and waits, with one thread for each transfer: transfers may wait for long without keeping others
 //     from running.
 //   `ringfold_pull`: reads the data in place if it is in registered memory. Nothing waits here then, so it may use the whole
-//     device. Otherwise a few blocks take the data from the sender's staging area, which `ringfold_push` fills.
-//   `ringfold_batch`: all steps of transfers that may wait for each other, in one kernel. Kernels of several streams would not
-//     do: a stream may have to wait for another one's kernels, since a process has few hardware queues, two under MPS.
+//     device. Otherwise a few blocks take the data from the sender's staging area.
+//   `ringfold_batch`: all steps of transfers that may wait for each other, in one kernel with very few blocks, which leave room
+//     for other kernels. Kernels on several streams would not do: a process has few hardware queues, two under MPS, and what
+//     waits in a queue keeps the streams behind it from starting.
 //
 // Elements are bytes. Macros set by the host: RF_TRANSFER_BLOCKS, the parts of a staging area, and the offsets in the arena.
 #include "arena.cuh"
@@ -135,65 +136,39 @@ __device__ bool await_announcement(const Links& links, const Transfer& transfer)
     return false;
 }
 
-// The pieces of a message that go through a part of the staging area. `move` gets the piece, its place in the staging area,
-// and its number.
-template <class Move>
-__device__ __forceinline__ bool by_pieces(u64 bytes, u64 staging, u32 part, u32& number, Move move) {
-    constexpr u64 PIECE = RF_TRANSFER_STAGING_BYTES / RF_TRANSFER_BLOCKS / 2;
-#pragma unroll 1
-    for (u64 start = part * PIECE; start < bytes; start += RF_TRANSFER_BLOCKS * PIECE) {
-        number++;
-        u64 length = bytes - start < PIECE ? bytes - start : PIECE;
-        if (!move(start, length, staging + (part * 2 + (number & 1)) * PIECE)) return false;
-    }
-    return true;
+// A message goes through a staging area in pieces; each part of the area has room for two. The pieces of a part are counted.
+constexpr u64 PIECE = RF_TRANSFER_STAGING_BYTES / RF_TRANSFER_BLOCKS / 2;
+
+// The staging area of a rank's messages to another one, at the place of a piece.
+__device__ __forceinline__ char* staging_at(const Links& links, u32 from, u32 to, u32 part, u32 number) {
+    return links.arenas[from] + RF_TRANSFER_STAGING + u64(to) * RF_TRANSFER_STAGING_BYTES + (part * 2 + (number & 1)) * PIECE;
 }
 
-__device__ __forceinline__ u64 staging_at(u32 to) { return RF_TRANSFER_STAGING + u64(to) * RF_TRANSFER_STAGING_BYTES; }
+__device__ __forceinline__ u64 piece_length(u64 bytes, u64 start) { return bytes - start < PIECE ? bytes - start : PIECE; }
 
-// Sends an announced message through the staging area.
-__device__ bool push(const Links& links, const Transfer& transfer, const Team& team) {
-    volatile Pair* mine = pair_at(links, links.me, transfer.peer);
-    volatile Pair* theirs = pair_at(links, transfer.peer, links.me);
-#pragma unroll 1
-    for (u32 part = team.block; part < RF_TRANSFER_BLOCKS; part += team.blocks) {
-        u32 number = mine->pushed[part];
-        auto push_piece = [&](u64 start, u64 length, u64 place) {
-            if (!await_all(links, mine->emptied[part], number - 2, transfer.peer)) return false;
-            copy_bytes(links.arenas[links.me] + place, transfer.memory + start, length, threadIdx.x, blockDim.x);
-            __syncthreads();
-            if (threadIdx.x == 0) store_release(word(theirs->filled[part]), number);
-            return true;
-        };
-        if (!by_pieces(transfer.bytes, staging_at(transfer.peer), part, number, push_piece)) return false;
-        __syncthreads();
-        if (threadIdx.x == 0) mine->pushed[part] = number;
-    }
-    return true;
-}
-
-// Receives an announced message.
-__device__ bool pull(const Links& links, const Transfer& transfer, const Team& team) {
+// Receives an announced message, with at least as many blocks as the staging area has parts.
+__device__ void pull(const Links& links, const Transfer& transfer, const Team& team) {
     volatile Pair* mine = pair_at(links, links.me, transfer.peer);
     volatile Pair* theirs = pair_at(links, transfer.peer, links.me);
     u32 message = mine->received + 1;
     bool is_here = load_acquire(word(mine->announced)) == message && mine->bytes == transfer.bytes;
     // Otherwise the wait for it has failed.
-    if (!is_here) return false;
+    if (!is_here) return;
     if (u64 code = mine->code) {
         copy_bytes(transfer.memory, registered_at(links, transfer.peer, code), transfer.bytes, team.first(), team.step());
     } else {
-#pragma unroll 1
-        for (u32 part = team.block; part < RF_TRANSFER_BLOCKS; part += team.blocks) {
+        u32 part = team.block;
+        if (part < RF_TRANSFER_BLOCKS) {
             u32 number = mine->pulled[part];
-            auto pull_piece = [&](u64 start, u64 length, u64 place) {
-                if (!await_all(links, mine->filled[part], number, transfer.peer)) return false;
-                copy_bytes(transfer.memory + start, links.arenas[transfer.peer] + place, length, threadIdx.x, blockDim.x);
+#pragma unroll 1
+            for (u64 start = part * PIECE; start < transfer.bytes; start += RF_TRANSFER_BLOCKS * PIECE) {
+                number++;
+                if (!await_all(links, mine->filled[part], number, transfer.peer)) return;
+                const char* from = staging_at(links, transfer.peer, links.me, part, number);
+                copy_bytes(transfer.memory + start, from, piece_length(transfer.bytes, start), threadIdx.x, blockDim.x);
                 __syncthreads();
                 if (threadIdx.x == 0) store_release(word(theirs->emptied[part]), number);
-                return true;
-            };
-            if (!by_pieces(transfer.bytes, staging_at(links.me), part, number, pull_piece)) return false;
+            }
             __syncthreads();
             if (threadIdx.x == 0) mine->pulled[part] = number;
         }
@@ -202,7 +177,6 @@ __device__ bool pull(const Links& links, const Transfer& transfer, const Team& t
         mine->received = message;
         store_release(word(theirs->ended), message);
     }
-    return true;
 }
 
 __device__ __forceinline__ uint4* small_packet(char* arena, u32 from, u32 message, u64 index) {
@@ -267,10 +241,6 @@ extern "C" __global__ void __launch_bounds__(32, 1) ringfold_meet(const __grid_c
     if (transfer.steps & AWAIT) await_end(p.links, transfer);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) ringfold_push(const __grid_constant__ Params p) {
-    push(p.links, p.transfers[0], Team{blockIdx.x, gridDim.x});
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ringfold_pull(const __grid_constant__ Params p) {
     pull(p.links, p.transfers[0], Team{blockIdx.x, gridDim.x});
 }
@@ -280,42 +250,142 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ringfold_small(const __
     exchange_packets(p.links, p.transfers[blockIdx.y], Team{blockIdx.x, gridDim.x});
 }
 
-// For all threads of the block.
-__device__ bool exchange(const Links& links, const Transfer& transfer, const Team& team) {
-    if (transfer.steps & SMALL) return exchange_packets(links, transfer, team);
-    if (!(transfer.steps & SEND)) {
-        int should_stop = threadIdx.x == 0 && !await_announcement(links, transfer);
-        return __syncthreads_or(should_stop) == 0 && pull(links, transfer, team);
-    }
-    if (threadIdx.x == 0 && team.block == 0) announce(links, transfer);
-    if (!transfer.code && !push(links, transfer, team)) return false;
-    int should_stop = threadIdx.x == 0 && team.block == 0 && !await_end(links, transfer);
-    return __syncthreads_or(should_stop) == 0;
+// Whether a number that the peer counts up has come to `wanted`; for all threads of the block.
+__device__ bool has_come(volatile u32& number, u32 wanted) {
+    int has_come = threadIdx.x == 0 && int(load_acquire(word(number)) - wanted) >= 0;
+    return __syncthreads_or(has_come);
 }
 
-__device__ __forceinline__ bool is_chained(const Transfer& one, const Transfer& next) {
-    return one.peer == next.peer && (one.steps & SEND) == (next.steps & SEND);
-}
-
-// Each row of blocks does a chain: the transfers with one rank in one direction, which are next to each other, in order.
-extern "C" __global__ void __launch_bounds__(RF_BATCH_THREADS, 4)
-ringfold_batch(const __grid_constant__ TransferParams<RF_BATCH_MAX> p) {
-    u32 begin = 0, row = 0, end = 0;
-    while (true) {
-        do {
-            end++;
-        } while (end < RF_BATCH_MAX && p.transfers[end].memory && is_chained(p.transfers[begin], p.transfers[end]));
-        if (row == blockIdx.y) break;
-        begin = end;
-        row++;
-    }
-    // A chain of several has one block: they are counted one by one.
-    Team team{blockIdx.x, end - begin > 1 ? 1 : gridDim.x};
-    if (team.block >= team.blocks) return;
+// Whether all packets of the next small message from a rank have come; they may still be those of another call.
+__device__ bool have_packets_come(const Links& links, const Transfer& transfer) {
+    u32 message = pair_at(links, links.me, transfer.peer)->small_received + 1;
+    int is_missing = 0;
 #pragma unroll 1
-    for (u32 i = begin; i < end; i++) {
-        if (!exchange(p.links, p.transfers[i], team)) return;
-        // The counts are read by all threads.
+    for (u64 index = threadIdx.x; index < (transfer.bytes + 7) / 8 && !is_missing; index += blockDim.x) {
+        is_missing = load_volatile(small_packet(links.arenas[links.me], transfer.peer, message, index)).y != message * 2 + 1;
+    }
+    return !__syncthreads_or(is_missing);
+}
+
+enum Advance { WAITS, MOVES, ENDS, FAILS };
+
+// How far a transfer of a batch has come: whether it is announced, and the bytes that went through the staging area.
+struct Progress {
+    u64 moved;
+    bool is_announced;
+};
+
+// Does the next step of a transfer if nothing has to be waited for. The same result for all threads of the block.
+__device__ Advance advance(const Links& links, const Transfer& transfer, Progress& progress) {
+    volatile Pair* mine = pair_at(links, links.me, transfer.peer);
+    volatile Pair* theirs = pair_at(links, transfer.peer, links.me);
+    bool is_send = transfer.steps & SEND;
+    if (transfer.steps & SMALL) {
+        bool can = is_send ? has_come(mine->consumed, mine->small_sent - 1) : have_packets_come(links, transfer);
+        if (!can) return WAITS;
+        return exchange_packets(links, transfer, Team{0, 1}) ? ENDS : FAILS;
+    }
+    u32 message = (is_send ? mine->sent : mine->received) + 1;
+    if (!progress.is_announced) {
+        if (is_send) {
+            if (threadIdx.x == 0) announce(links, transfer);
+        } else {
+            if (!has_come(mine->announced, message)) return WAITS;
+            if (mine->fingerprint != transfer.fingerprint || mine->bytes != transfer.bytes) {
+                if (threadIdx.x == 0) mscclpp::detail::report(links.page, DeviceError::Argument, transfer.peer, 0, 0);
+                return FAILS;
+            }
+        }
+        progress.is_announced = true;
+        return MOVES;
+    }
+    u64 code = is_send ? transfer.code : mine->code;
+    if (!code && progress.moved < transfer.bytes) {
+        u64 start = progress.moved;
+        u32 part = u32(start / PIECE % RF_TRANSFER_BLOCKS);
+        volatile u32& count = is_send ? mine->pushed[part] : mine->pulled[part];
+        u32 number = count + 1;
+        if (!(is_send ? has_come(mine->emptied[part], number - 2) : has_come(mine->filled[part], number))) return WAITS;
+        char* staging = is_send ? staging_at(links, links.me, transfer.peer, part, number)
+                                : staging_at(links, transfer.peer, links.me, part, number);
+        char *memory = transfer.memory + start, *to = is_send ? staging : memory, *from = is_send ? memory : staging;
+        copy_bytes(to, from, piece_length(transfer.bytes, start), threadIdx.x, blockDim.x);
         __syncthreads();
+        if (threadIdx.x == 0) {
+            count = number;
+            store_release(word(is_send ? theirs->filled[part] : theirs->emptied[part]), number);
+        }
+        progress.moved = start + PIECE;
+        return MOVES;
+    }
+    if (is_send) {
+        if (!has_come(mine->ended, message)) return WAITS;
+        if (threadIdx.x == 0) mine->sent = message;
+        return ENDS;
+    }
+    if (code) copy_bytes(transfer.memory, registered_at(links, transfer.peer, code), transfer.bytes, threadIdx.x, blockDim.x);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        mine->received = message;
+        store_release(word(theirs->ended), message);
+    }
+    return ENDS;
+}
+
+// The transfers with one rank in one direction, which are next to each other, in order.
+struct Chain {
+    u32 at, end;
+    Progress progress;
+};
+
+// Each block advances some of the chains by turns.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+ringfold_batch(const __grid_constant__ TransferParams<RF_BATCH_MAX> p) {
+    __shared__ Chain chains[2 * WORLD];
+    const Links& links = p.links;
+    u32 count = 0, number = 0;
+    for (u32 at = 0, end; at < RF_BATCH_MAX && p.transfers[at].memory; at = end, number++) {
+        const Transfer& first = p.transfers[at];
+        for (end = at + 1; end < RF_BATCH_MAX && p.transfers[end].memory; end++) {
+            const Transfer& next = p.transfers[end];
+            if (next.peer != first.peer || (next.steps ^ first.steps) & SEND) break;
+        }
+        if (number % gridDim.x != blockIdx.x) continue;
+        if (threadIdx.x == 0) chains[count] = Chain{at, end, Progress{0, false}};
+        count++;
+    }
+    __syncthreads();
+    int waited_for = -1;
+    SpinGuard guard(links.page, DeviceError::Signal, -1, -1, links.timeout);
+    for (u32 left = count; left > 0;) {
+        bool has_moved = false;
+        int waits_for = -1;
+#pragma unroll 1
+        for (u32 i = 0; i < count; i++) {
+            Chain chain = chains[i];
+            if (chain.at == chain.end) continue;
+            const Transfer& transfer = p.transfers[chain.at];
+            Advance how = advance(links, transfer, chain.progress);
+            if (how == FAILS) return;
+            if (how == WAITS) {
+                if (waits_for < 0) waits_for = transfer.peer;
+                continue;
+            }
+            has_moved = true;
+            if (how == ENDS) {
+                chain.progress = Progress{0, false};
+                if (++chain.at == chain.end) left--;
+            }
+            // All threads have read it.
+            __syncthreads();
+            if (threadIdx.x == 0) chains[i] = chain;
+            __syncthreads();
+        }
+        if (has_moved || waits_for != waited_for) {
+            waited_for = waits_for;
+            guard = SpinGuard(links.page, DeviceError::Signal, waits_for, -1, links.timeout);
+        }
+        int should_stop = threadIdx.x == 0 && left > 0 && guard.shouldStop();
+        if (__syncthreads_or(should_stop)) return;
     }
 }

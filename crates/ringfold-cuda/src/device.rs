@@ -5,19 +5,21 @@ use crate::block_cache::BlockCache;
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, check, check_memory};
-use crate::limits::SCRATCH_KEPT_BYTES_MAX;
+use crate::limits::SCRATCH_BYTES_MAX;
 use crate::scratch::ScratchBlock;
 use crate::stream::Stream;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Deref;
+use core::sync::atomic::AtomicUsize;
 use parking_lot::Mutex;
 
 /// A device whose primary context is retained for the life of the process.
 pub(crate) struct Device {
     pub(crate) context: Context,
-    /// Copies to and from the host: separate streams, so that the two directions overlap.
-    pub(crate) download_stream: Stream,
+    /// Copies from the host, which wait for little: downloads have streams of their own.
     pub(crate) upload_stream: Stream,
+    /// Streams that are not lent.
+    pub(crate) spare_streams: Mutex<Vec<Stream>>,
     /// For work that depends on no user work: zeroing, and setting a module's variables.
     pub(crate) side_stream: Stream,
     pub(crate) multiprocessors: u32,
@@ -25,6 +27,8 @@ pub(crate) struct Device {
     pub(crate) capability: (i32, i32),
     /// Unused scratch memory.
     pub(crate) scratch: Mutex<BlockCache<ScratchBlock>>,
+    /// The bytes of all scratch memory, used and unused.
+    pub(crate) scratch_bytes: AtomicUsize,
 }
 
 /// The open devices, by number. A context takes hundreds of megabytes of device memory, so each is opened once.
@@ -53,12 +57,13 @@ impl Device {
         let stream = || Stream::open(context);
         Ok(Self {
             context,
-            download_stream: stream()?,
             upload_stream: stream()?,
+            spare_streams: Mutex::default(),
             side_stream: stream()?,
             multiprocessors,
             capability,
-            scratch: Mutex::new(BlockCache::new(SCRATCH_KEPT_BYTES_MAX)),
+            scratch: Mutex::new(BlockCache::new(SCRATCH_BYTES_MAX)),
+            scratch_bytes: AtomicUsize::new(0),
         })
     }
 

@@ -71,6 +71,8 @@ pub struct DeviceArena {
     page_address: u64,
     /// The most blocks per rank such that the blocks of all ranks run at the same time.
     blocks_max: u32,
+    /// The most blocks of a batch of transfers.
+    batch_blocks: u32,
     /// Whether another group used a device of a rank before this one: then large calls are several kernels, see `Phase` in the
     /// source. The same on all ranks.
     is_shared: bool,
@@ -152,6 +154,7 @@ impl DeviceArena {
             page,
             page_address,
             blocks_max,
+            batch_blocks: layout::batch_blocks(&devices),
             is_shared,
             _share: share,
         })

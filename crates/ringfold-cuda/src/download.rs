@@ -1,12 +1,12 @@
 //! Copies from devices to the host, piece by piece.
 
 use crate::default_stream_mark::DefaultStreamMark;
-use crate::device::Device;
 use crate::device_memory::DeviceMemory;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::limits::{PIECE_BYTES, SOURCE_ALIGN};
 use crate::pinned::Pinned;
+use crate::stream_lease::StreamLease;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use ringfold_fabric::memory::Memory;
@@ -21,6 +21,8 @@ pub struct Download {
     offsets: Vec<usize>,
     pieces: Vec<DownloadPiece>,
     complete: AtomicUsize,
+    /// One for each device.
+    streams: Vec<StreamLease>,
 }
 
 /// The end of a piece in the block, and the event that completes with it.
@@ -43,8 +45,8 @@ impl Download {
             None => None,
         };
         // From here on, its drop waits for everything that is queued.
-        let mut download =
-            Self { block, sources, offsets, pieces: Vec::new(), complete: AtomicUsize::new(0) };
+        let (pieces, complete, streams) = (Vec::new(), AtomicUsize::new(0), Vec::new());
+        let mut download = Self { block, sources, offsets, pieces, complete, streams };
         download.queue(after).inspect_err(|_| download.drain())?;
         Ok(download)
     }
@@ -84,19 +86,26 @@ impl Download {
 
     fn queue(&mut self, after: &DefaultStreamMark) -> Result<(), CudaError> {
         let Some(start) = self.block.as_ref().map(Pinned::start) else { return Ok(()) };
-        let mut ready: Vec<i32> = Vec::new();
-        // The device that copied last, and how many bytes since its last piece ended.
-        let mut open: Option<(&'static Device, usize)> = None;
+        // The number of the stream that copied last, and how many bytes since its last piece ended.
+        let mut open: Option<(usize, usize)> = None;
         for (source, offset) in self.sources.iter().zip(&self.offsets) {
             let Some(device) = source.device() else { continue };
-            if let Some((other, _)) = open.take_if(|(other, _)| other.ordinal != device.ordinal) {
-                Self::end_piece(&mut self.pieces, other, *offset)?;
+            let of_device = |lease: &StreamLease| lease.device.ordinal == device.ordinal;
+            let known = self.streams.iter().position(of_device);
+            if let Some((other, _)) = open.take_if(|(other, _)| Some(*other) != known) {
+                Self::end_piece(&mut self.pieces, &self.streams[other], *offset)?;
             }
             let _current = device.current()?;
-            if !ready.contains(&device.ordinal) {
-                after.make_wait(&device.download_stream, device.ordinal)?;
-                ready.push(device.ordinal);
-            }
+            let number = match known {
+                Some(number) => number,
+                None => {
+                    let stream = StreamLease::take(device)?;
+                    after.make_wait(&stream, device.ordinal)?;
+                    self.streams.push(stream);
+                    self.streams.len() - 1
+                }
+            };
+            let stream = &self.streams[number];
             let mut done = 0;
             while done < source.len() {
                 let since = open.map_or(0, |(_, since)| since);
@@ -106,29 +115,25 @@ impl Download {
                 let code = unsafe {
                     let target = start.add(offset + done);
                     let from = source.address() + done as u64;
-                    (device.api.copy_down)(target.cast(), from, bytes, device.download_stream.handle)
+                    (device.api.copy_down)(target.cast(), from, bytes, stream.handle)
                 };
                 check(device.api, "copying from a CUDA device", code)?;
                 done += bytes;
-                open = Some((device, since + bytes));
+                open = Some((number, since + bytes));
                 if since + bytes == PIECE_BYTES {
-                    Self::end_piece(&mut self.pieces, device, offset + done)?;
+                    Self::end_piece(&mut self.pieces, stream, offset + done)?;
                     open = None;
                 }
             }
         }
         match open {
-            Some((device, _)) => Self::end_piece(&mut self.pieces, device, usize::MAX),
+            Some((number, _)) => Self::end_piece(&mut self.pieces, &self.streams[number], usize::MAX),
             None => Ok(()),
         }
     }
 
-    fn end_piece(
-        pieces: &mut Vec<DownloadPiece>,
-        device: &'static Device,
-        end: usize,
-    ) -> Result<(), CudaError> {
-        pieces.push(DownloadPiece { end, event: device.download_stream.record_event()? });
+    fn end_piece(pieces: &mut Vec<DownloadPiece>, stream: &StreamLease, end: usize) -> Result<(), CudaError> {
+        pieces.push(DownloadPiece { end, event: stream.record_event()? });
         Ok(())
     }
 
@@ -146,9 +151,7 @@ impl Download {
 
     /// Waits until no copy is running, also after errors.
     fn drain(&self) {
-        for device in self.sources.iter().filter_map(DeviceMemory::device) {
-            device.download_stream.drain();
-        }
+        self.streams.iter().for_each(|stream| stream.drain());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Hashes of tensors on a device: XXH3-128 of each leaf, with the bits of the host.
 
 use crate::default_stream_mark::DefaultStreamMark;
-use crate::device::Device;
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
 use crate::event::Event;
@@ -11,6 +10,7 @@ use crate::kernel_image;
 use crate::module::Module;
 use crate::nvrtc::{CompileRequest, Compiler};
 use crate::pinned::Pinned;
+use crate::stream_lease::StreamLease;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -86,7 +86,7 @@ pub fn hash_leaves(
 
 /// The leaves of all tensors on one device, being hashed.
 struct LeafBatch {
-    device: &'static Device,
+    stream: StreamLease,
     /// For each leaf, its tensor.
     owners: Vec<usize>,
     jobs: Vec<LeafJob>,
@@ -131,12 +131,12 @@ impl LeafBatch {
         let warps = u32::try_from(jobs.len()).unwrap_or(u32::MAX).div_ceil(THREADS / WARP);
         let blocks = warps.clamp(1, gpu.sms() * BLOCKS_PER_MULTIPROCESSOR);
         let (grid, threads) = (Dim3 { x: blocks, y: 1, z: 1 }, Dim3 { x: THREADS, y: 1, z: 1 });
-        let stream = &device.download_stream;
-        after.make_wait(stream, ordinal)?;
+        let stream = StreamLease::take(device)?;
+        after.make_wait(&stream, ordinal)?;
         // SAFETY: the parameters are those of the kernel. Tensors and block outlive it: the batch waits for it.
         unsafe { kernel.launch(parameters.as_bytes(), grid, threads, 0, stream.raw()) }?;
         let end = stream.record_event().inspect_err(|_| stream.drain())?;
-        Ok(Self { device, owners, jobs, block, end, is_finished: false })
+        Ok(Self { stream, owners, jobs, block, end, is_finished: false })
     }
 
     /// Waits for the kernel, and adds the leaves to those of their tensors.
@@ -167,7 +167,7 @@ impl LeafBatch {
 impl Drop for LeafBatch {
     fn drop(&mut self) {
         if !self.is_finished && self.end.wait().is_err() {
-            self.device.download_stream.drain();
+            self.stream.drain();
         }
     }
 }

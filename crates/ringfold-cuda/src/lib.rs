@@ -55,6 +55,7 @@ mod release_queue;
 mod scratch;
 mod scratch_upload;
 mod stream;
+mod stream_lease;
 mod upload;
 mod word_ring;
 

@@ -17,9 +17,8 @@ pub(crate) fn pinned_kept_bytes_max() -> usize {
 /// The smallest block of page-locked memory or scratch.
 pub(crate) const BLOCK_BYTES_MIN: usize = 64 << 10;
 
-/// Scratch memory of a device that is kept for reuse. There are no larger blocks: to free one after each use would wait
-/// for all kernels.
-pub(crate) const SCRATCH_KEPT_BYTES_MAX: usize = 2 << 30;
+/// Scratch memory of a device, in use or kept for reuse. It is never freed: that would wait for all kernels.
+pub(crate) const SCRATCH_BYTES_MAX: usize = 2 << 30;
 
 /// The part of a device's free memory that scratch may take, at most: the rest is the user's.
 pub(crate) const SCRATCH_FREE_SHARE: usize = 2;

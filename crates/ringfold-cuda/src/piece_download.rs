@@ -1,11 +1,11 @@
 //! A copy from a device to the host that is read while it runs.
 
 use crate::default_stream_mark::DefaultStreamMark;
-use crate::device::Device;
 use crate::device_memory::DeviceMemory;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::pinned::Pinned;
+use crate::stream_lease::StreamLease;
 use ringfold_fabric::memory::{Arrivals, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 ///
 /// Dropping it waits for all copies.
 pub struct PieceDownload {
-    device: &'static Device,
+    stream: StreamLease,
     _source: DeviceMemory,
     view: View,
     arrivals: Arc<Arrivals>,
@@ -48,9 +48,11 @@ impl PieceDownload {
         // SAFETY: the owner has the bytes, and a piece is added when the device has written it.
         let view = unsafe { View::arriving(start, bytes, Box::new(block), arrivals.clone()) };
         // From here on, its drop waits for everything that is queued.
-        let mut download = Self { device, _source: source, view, arrivals, pending: VecDeque::new() };
+        let stream = StreamLease::take(device)?;
+        let mut download = Self { stream, _source: source, view, arrivals, pending: VecDeque::new() };
+        let stream = &download.stream;
         let _current = device.current()?;
-        after.make_wait(&device.download_stream, device.ordinal)?;
+        after.make_wait(stream, device.ordinal)?;
         for piece in order {
             let offset = piece * piece_bytes;
             let bytes = piece_bytes.min(bytes - offset);
@@ -58,11 +60,11 @@ impl PieceDownload {
             // read, until the copy is done.
             let code = unsafe {
                 let (target, from) = (start.add(offset), from + offset as u64);
-                (device.api.copy_down)(target.cast(), from, bytes, device.download_stream.handle)
+                (device.api.copy_down)(target.cast(), from, bytes, stream.handle)
             };
             let copied = check(device.api, "copying from a CUDA device", code);
-            let event = copied.and_then(|()| device.download_stream.record_event());
-            let event = event.inspect_err(|_| device.download_stream.drain())?;
+            let event = copied.and_then(|()| stream.record_event());
+            let event = event.inspect_err(|_| stream.drain())?;
             download.pending.push_back((*piece, event));
         }
         Ok(download)
@@ -92,7 +94,7 @@ impl Drop for PieceDownload {
         if let Some((_, last)) = self.pending.back()
             && last.wait().is_err()
         {
-            self.device.download_stream.drain();
+            self.stream.drain();
         }
     }
 }

@@ -4,7 +4,8 @@ use crate::api::Address;
 use crate::block_cache::{HasCapacity, capacity_for};
 use crate::device::Device;
 use crate::error::CudaError;
-use crate::limits::{SCRATCH_FREE_SHARE, SCRATCH_KEPT_BYTES_MAX};
+use crate::limits::{SCRATCH_BYTES_MAX, SCRATCH_FREE_SHARE};
+use core::sync::atomic::Ordering;
 
 /// Device memory of arbitrary content. Dropping it returns its block to the device's cache.
 pub(crate) struct Scratch {
@@ -20,7 +21,7 @@ pub(crate) struct ScratchBlock {
 }
 
 impl Scratch {
-    /// Takes `bytes`. Fails if a new block would be too large to be kept, or take too much of what is free on the device.
+    /// Takes `bytes`. Fails if there would be too much scratch memory, or it would take too much of what is free on the device.
     pub(crate) fn acquire(device: &'static Device, bytes: usize) -> Result<Self, CudaError> {
         let cached = device.scratch.lock().take(bytes);
         if cached.is_some() {
@@ -28,17 +29,17 @@ impl Scratch {
         }
         let capacity = capacity_for(bytes);
         let lacking = CudaError::OutOfMemory { device: device.ordinal, bytes: capacity };
-        if capacity > SCRATCH_KEPT_BYTES_MAX {
-            return Err(lacking);
-        }
         if capacity > device.free_bytes()? / SCRATCH_FREE_SHARE {
-            // What is cached is too small for this one, and memory is scarce.
-            let cached = device.scratch.lock().clear();
-            drop(cached);
             return Err(lacking);
         }
-        let address = device.allocate(capacity)?;
-        Ok(Self { block: Some(ScratchBlock { device, address, capacity }) })
+        let more = |bytes: usize| Some(bytes + capacity).filter(|bytes| *bytes <= SCRATCH_BYTES_MAX);
+        if device.scratch_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(lacking);
+        }
+        let allocated = device.allocate(capacity).inspect_err(|_| {
+            device.scratch_bytes.fetch_sub(capacity, Ordering::Relaxed);
+        });
+        Ok(Self { block: Some(ScratchBlock { device, address: allocated?, capacity }) })
     }
 
     /// The address of the first byte.
@@ -67,5 +68,6 @@ impl Drop for ScratchBlock {
     fn drop(&mut self) {
         // SAFETY: it was allocated there, and its user has waited for all work with it.
         unsafe { self.device.free(self.address) };
+        self.device.scratch_bytes.fetch_sub(self.capacity, Ordering::Relaxed);
     }
 }

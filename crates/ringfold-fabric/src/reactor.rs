@@ -115,7 +115,7 @@ impl<D: Drive> Reactor<D> {
         let result = state.call(work);
         shared.wake(&mut state);
         if needs_thread || state.is_held {
-            shared.wake_if_due(&mut state, |_| false);
+            shared.wake_if_due(&mut state, D::prepare_sleep);
         }
         if needs_thread && state.waiting == 0 {
             shared.needed.notify_one();

@@ -39,9 +39,10 @@ use ringfold_cuda::nvrtc::Compiler;
 use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
 use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use ringfold_plan::shape::GroupShape;
-use ringfold_proto::cause::{Cause, WaitingPeer};
+use ringfold_proto::cause::{Cause, PeerName, WaitingPeer};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::Member;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
@@ -76,6 +77,39 @@ struct RankDevice<'a> {
     packet_bytes: Option<u64>,
 }
 
+/// The names of the ranks of this host in the whole group, for errors.
+#[derive(Clone)]
+struct RankNames {
+    me: usize,
+    names: Vec<PeerName>,
+}
+
+impl RankNames {
+    fn new(all: &Group, me: usize, ranks: &[usize]) -> Result<Self, Error> {
+        let (description, _) = all.window_context()?;
+        let members = ranks.iter().filter_map(|rank| description.members.get(*rank));
+        Ok(Self { me, names: members.map(Member::peer_name).collect() })
+    }
+
+    /// The cause of an error that a kernel has reported.
+    fn cause(&self, left: &DeviceError) -> Cause {
+        let named = |rank: usize| self.names.get(rank).cloned();
+        let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
+        let me = named(self.me);
+        match (left.what, peer, me) {
+            (DeviceWait::Bounds, _, Some(me)) => {
+                tracing::error!(rank = self.me, "{left}");
+                Cause::Unable { who: me }
+            }
+            (DeviceWait::Argument, Some(peer), Some(me)) => Cause::Mismatch {
+                one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
+                other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },
+            },
+            (_, peer, _) => Cause::Timeout { waited_for: peer.into_iter().collect() },
+        }
+    }
+}
+
 /// Why the ranks cannot use a device group, or register memory. The text names the rank.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -94,8 +128,7 @@ pub struct DeviceGroup {
     all: Group,
     /// The ranks of this host, which are all unless there are [`Hosts`].
     group: Group,
-    /// Their numbers among all ranks.
-    ranks: Vec<usize>,
+    names: RankNames,
     hosts: Option<Hosts>,
     /// `None` only while it is dropped.
     arena: Option<Arc<DeviceArena>>,
@@ -196,7 +229,7 @@ impl DeviceGroup {
         Ok(Ok(Self {
             all: all.clone(),
             group: group.clone(),
-            ranks,
+            names: RankNames::new(all, group.rank(), &ranks)?,
             hosts: None,
             arena,
             registrar,
@@ -249,6 +282,7 @@ impl DeviceGroup {
         calls: u32,
     ) -> Result<AllReduceGraph, Error> {
         self.check()?;
+        self.require_one_host("a graph of all-reduces")?;
         let call = self.all_reduce_call(source, target, dtype, op)?.filter(|_| self.world() > 1);
         let Some((call, (element, op))) = call else {
             return Err(invalid!("invalid all-reduce for a graph: no data, or only one rank"));
@@ -306,6 +340,20 @@ impl DeviceGroup {
         if let (GroupOp::AllReduce(op), [source], [target]) = (op, input, output) {
             return self.all_reduce(source, target, dtype, *op, stream, timeout);
         }
+        self.require_one_host(op.name())?;
+        self.run_on_host(op, dtype, input, output, stream, timeout)
+    }
+
+    /// Queues a collective of the ranks of this host.
+    fn run_on_host(
+        &self,
+        op: &GroupOp,
+        dtype: DType,
+        input: &[DeviceMemory],
+        output: &[DeviceMemory],
+        stream: &Stream,
+        timeout: Option<Duration>,
+    ) -> Result<CallEnd, Error> {
         let timeout = timeout.unwrap_or_default();
         if matches!(op, GroupOp::Send { .. } | GroupOp::Recv { .. }) {
             return Err(invalid!("invalid operation {}: it is a transfer", op.name()));
@@ -418,7 +466,7 @@ impl DeviceGroup {
             return Some(error);
         }
         let left = self.arena.as_ref().and_then(|arena| arena.page().error())?;
-        let cause = self.cause(&left);
+        let cause = self.names.cause(&left);
         self.all.abort_with(cause.clone());
         Some(self.all.failure().unwrap_or_else(|| Error::GroupFailed(Box::new(cause))))
     }
@@ -431,6 +479,13 @@ impl DeviceGroup {
     /// Whether all ranks are on one host. Otherwise it only does all-reduces.
     pub fn is_on_one_host(&self) -> bool {
         self.hosts.is_none()
+    }
+
+    fn require_one_host(&self, what: &str) -> Result<(), Error> {
+        if self.is_on_one_host() {
+            return Ok(());
+        }
+        Err(invalid!("unsupported between the devices of several hosts: {what}"))
     }
 
     /// The number of ranks of this host.
@@ -548,26 +603,6 @@ impl DeviceGroup {
         queue.synchronize(deadline_after(self.group.timeout()))?;
         Ok(FoldKernels::load(&gpu, wanted, self.compiler, self.cache.as_deref())?)
     }
-
-    fn cause(&self, left: &DeviceError) -> Cause {
-        let named = |rank: usize| {
-            let (description, _) = self.all.window_context().ok()?;
-            description.members.get(*self.ranks.get(rank)?).map(|member| member.peer_name())
-        };
-        let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
-        let me = named(self.group.rank());
-        match (left.what, peer, me) {
-            (DeviceWait::Bounds, _, Some(me)) => {
-                tracing::error!(rank = self.group.rank(), "{left}");
-                Cause::Unable { who: me }
-            }
-            (DeviceWait::Argument, Some(peer), Some(me)) => Cause::Mismatch {
-                one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
-                other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },
-            },
-            (_, peer, _) => Cause::Timeout { waited_for: peer.into_iter().collect() },
-        }
-    }
 }
 
 impl Drop for DeviceGroup {
@@ -577,6 +612,7 @@ impl Drop for DeviceGroup {
         if let Some(hosts) = self.hosts.take() {
             let is_done = hosts.synchronize(deadline).is_ok();
             hosts.close(is_done, deadline);
+            self.group.retire();
         }
         if let Some(arena) = self.arena.take() {
             match Arc::try_unwrap(arena) {

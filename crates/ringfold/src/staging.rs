@@ -178,7 +178,10 @@ impl Staging {
 
 /// Votes a call down that nobody waits for.
 fn give_up(engine: &Engine, call: CallId) -> Result<(), Error> {
-    engine.with(|driver| driver.supply(call, None))?;
+    engine.with(|driver| {
+        driver.supply(call, None);
+        driver.fail_input(call);
+    })?;
     engine.abandon(call);
     Ok(())
 }

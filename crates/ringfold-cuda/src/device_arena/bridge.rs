@@ -79,7 +79,7 @@ impl DeviceBridge {
         Ok((Self { shared: shared.clone(), kernels }, HostBridge { shared, taken: 0 }))
     }
 
-    /// Queues a copy of a piece to its slot, and hands it over. The slot must have been taken back.
+    /// Queues a copy of a piece to its slot, and hands it over, unless the group has failed. The slot must have been taken back.
     pub fn hand_over(&self, piece: &BridgePiece<'_>, job: u64, stream: &Stream) -> Result<(), CudaError> {
         let (slot, address, bytes) = self.places(piece)?;
         // SAFETY: the slot has room for the piece, which is in the tensor; the memory is the arena's matter, see `all_reduce`.
@@ -88,8 +88,9 @@ impl DeviceBridge {
         self.launch("ringfold_hand_over", own, HANDED, (job, Duration::ZERO), stream)
     }
 
-    /// Queues a wait for the oldest piece that is handed over, and a copy of its slot to the tensor. After the timeout, or the
-    /// page's if it is zero, the group fails.
+    /// Queues a wait for the oldest piece that is handed over, and a copy of its slot to the tensor.
+    ///
+    /// It waits more than twice as long as the call's timeout, or the page's if that is zero; then the group fails.
     pub fn take_back(
         &self,
         piece: &BridgePiece<'_>,
@@ -143,6 +144,11 @@ impl DeviceBridge {
 }
 
 impl HostBridge {
+    /// The page through which kernels report failures.
+    pub fn page(&self) -> &AbortPage {
+        &self.shared.page
+    }
+
     /// The job of the oldest piece that has been handed over, if there is one.
     pub fn job(&self) -> Option<u64> {
         let handed = self.shared.words.word(HANDED).load(Ordering::Acquire) as u32;

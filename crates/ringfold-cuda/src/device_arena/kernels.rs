@@ -57,9 +57,7 @@ impl KernelKind {
     fn functions(self) -> &'static [&'static str] {
         match self {
             Self::AllReduce | Self::Fold | Self::Move => &["ringfold_small", "ringfold_bulk"],
-            Self::Transfer => {
-                &["ringfold_small", "ringfold_meet", "ringfold_push", "ringfold_pull", "ringfold_batch"]
-            }
+            Self::Transfer => &["ringfold_small", "ringfold_meet", "ringfold_pull", "ringfold_batch"],
             Self::Window => &["ringfold_signal", "ringfold_wait"],
             Self::Bridge => &["ringfold_hand_over", "ringfold_take_back"],
             Self::Combine => &["ringfold_combine"],

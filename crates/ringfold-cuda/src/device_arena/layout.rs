@@ -22,7 +22,7 @@ pub(super) const THREADS: u32 = 1024;
 /// A rank may have to run another kernel (one that fills a tensor, say) before its part of a collective that others
 /// already wait for. With our blocks on every multiprocessor even tiny kernels were observed not to start, probably
 /// because a multiprocessor repartitions its memory only when idle.
-const MULTIPROCESSORS_SPARED: u32 = 4;
+const MULTIPROCESSORS_SPARED: u32 = 8;
 
 /// The most memories that can be registered.
 pub(super) const SLOTS_MAX: usize = 1024;
@@ -46,11 +46,8 @@ pub(super) const TRANSFERS_MAX: usize = 2 * WORLD_MAX;
 /// The most transfers of one launch that may wait for each other: parameters are at most 4 KiB.
 pub(super) const BATCH_MAX: usize = 96;
 
-/// Threads of a block of such a launch. Few, so that several blocks fit on a multiprocessor: they wait for other ranks.
-pub(super) const BATCH_THREADS: u32 = 256;
-
-/// The blocks of such a launch, at least one for each chain.
-pub(super) const BATCH_BLOCKS: u32 = 32;
+/// The blocks of such launches on a device. They wait for other ranks, so they must fit beside a collective.
+const BATCH_BLOCKS_ALL: u32 = 4;
 
 /// Blocks that move a message through a staging area. They wait for those of the other rank, so they are few: with messages
 /// between all ranks, those of one device run at the same time.
@@ -147,7 +144,6 @@ impl ArenaLayout {
             bytes("RF_TRANSFER_STAGING_BYTES", TRANSFER_STAGING_BYTES),
             number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
             number("RF_BATCH_MAX", BATCH_MAX as u32),
-            number("RF_BATCH_THREADS", BATCH_THREADS),
             number("RF_TRANSFER_BLOCKS", transfer_blocks(self.world) as u32),
             number("RF_TRANSFER_PACKETS_MAX", (SMALL_TRANSFER_BYTES / 8) as u32),
             number("RF_SHARED_BLOCKS", (SHARED_BLOCKS_ALL / self.world).max(1) as u32),
@@ -172,6 +168,13 @@ pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> Option<u32> {
     ranks.iter().map(share).min().filter(|blocks| *blocks > 0).map(|blocks| blocks.min(BLOCKS_MAX))
 }
 
+/// The blocks of a rank's batches.
+pub(super) fn batch_blocks(ranks: &[([u8; 16], u32)]) -> u32 {
+    let sharers = |(gpu, _): &([u8; 16], u32)| ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
+    let most = ranks.iter().map(sharers).max().unwrap_or(1);
+    (BATCH_BLOCKS_ALL / most).max(1)
+}
+
 /// The most bytes of a packet call on a device that several groups share: the blocks of all its ranks fit beside those of
 /// another group whose ranks wait for each other, except those of the rank that they wait for.
 pub(super) fn shared_packet_limit(ranks: &[([u8; 16], u32)], groups: u32) -> u64 {
@@ -191,8 +194,9 @@ mod tests {
     #[test]
     fn blocks_of_all_ranks_together_fit_the_smallest_device() {
         let (large, small) = (([1; 16], 132), ([2; 16], 20));
-        assert_eq!(blocks_max(&[large]), Some(128));
-        assert_eq!(blocks_max(&[large; 8]), Some(16));
+        assert_eq!(blocks_max(&[large]), Some(124));
+        assert_eq!(blocks_max(&[large; 8]), Some(15));
+        assert_eq!((batch_blocks(&[large, small]), batch_blocks(&[large; 3])), (4, 1));
         assert_eq!(blocks_max(&[large, small, small, large]), Some(8));
         assert_eq!(blocks_max(&[([3; 16], 1)]), Some(1));
         assert_eq!(blocks_max(&[([3; 16], 2); 3]), None);
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn packets_of_a_shared_device_leave_room_for_another_group() {
         let large = ([1; 16], 132);
-        assert_eq!(shared_packet_limit(&[large; 2], 1), 34 * 8192);
+        assert_eq!(shared_packet_limit(&[large; 2], 1), 35 * 8192);
         assert_eq!(shared_packet_limit(&[large; 2], 4), 8 * 8192);
         assert_eq!(shared_packet_limit(&[large; 8], 1), 2 * 8192);
         assert_eq!(shared_packet_limit(&[large; 8], 9), 8192);

@@ -1,8 +1,6 @@
 //! Launches of the kernels of sends and receives.
 
-use super::layout::{
-    BATCH_BLOCKS, BATCH_MAX, BATCH_THREADS, SMALL_TRANSFER_BYTES, THREADS, TRANSFERS_MAX, transfer_blocks,
-};
+use super::layout::{BATCH_MAX, SMALL_TRANSFER_BYTES, THREADS, TRANSFERS_MAX, transfer_blocks};
 use super::{CallOptions, DeviceArena, FoldKernels};
 use crate::device_memory::DeviceMemory;
 use crate::error::CudaError;
@@ -56,7 +54,8 @@ impl DeviceArena {
         if is_read { self.code(memory.address(), memory.len() as u64, is_captured) } else { 0 }
     }
 
-    /// Queues transfers, at most one with each rank in each direction. All are small, or none is and at most one is a receive.
+    /// Queues transfers, at most one with each rank in each direction. All are small; or none is, at most one is a receive, and all
+    /// sends are of registered memory.
     ///
     /// Transfers with one rank in one direction are queued one after the other; the ranks do that in the same order. What
     /// is said of [`all_reduce`](Self::all_reduce) holds for the memory.
@@ -92,14 +91,11 @@ impl DeviceArena {
     ) -> Result<(), CudaError> {
         self.check_transfers(kernels, transfers, usize::MAX)?;
         let function = kernels.function("ringfold_batch")?;
-        for part in transfers.chunks(BATCH_MAX) {
-            let mut part: Vec<_> = part.iter().collect();
-            let chain = |transfer: &&Transfer<'_>| (transfer.peer, transfer.is_send);
+        for mut part in batches(transfers) {
             part.sort_by_key(chain);
             let chains = part.chunk_by(|one, next| chain(one) == chain(next)).count() as u32;
-            let blocks = (BATCH_BLOCKS / chains.max(1)).max(1);
-            let grid = Grid(blocks, chains, BATCH_THREADS);
-            self.launch_transfers::<BATCH_MAX>(function, &part, ANNOUNCE | AWAIT, options, grid, stream)?;
+            let grid = Grid(self.batch_blocks.min(chains), 1, THREADS);
+            self.launch_transfers::<BATCH_MAX>(function, &part, 0, options, grid, stream)?;
         }
         Ok(())
     }
@@ -130,36 +126,27 @@ impl DeviceArena {
         options: &CallOptions,
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let is_pushed = |transfer: &Transfer<'_>| transfer.is_send && transfer.code == 0;
-        let needs_second = transfers.iter().any(|transfer| !transfer.is_send || is_pushed(transfer));
-        // A send that needs no other kernel waits in the first one.
-        let first = if needs_second { ANNOUNCE } else { ANNOUNCE | AWAIT };
+        let (sends, receives): (Vec<&Transfer<'_>>, Vec<_>) =
+            transfers.iter().partition(|transfer| transfer.is_send);
+        // A send waits in the first kernel if there is no other.
+        let first = if receives.is_empty() { ANNOUNCE | AWAIT } else { ANNOUNCE };
         let meet = kernels.function("ringfold_meet")?;
         let launch = |function: &Function, some: &[&Transfer<'_>], steps: u32, grid: Grid| {
             self.launch_transfers::<TRANSFERS_MAX>(function, some, steps, options, grid, stream)
         };
-        launch(meet, transfers, first, Grid(transfers.len() as u32, 1, 32))?;
-        if !needs_second {
+        let rows = |some: &[&Transfer<'_>]| Grid(some.len() as u32, 1, 32);
+        launch(meet, transfers, first, rows(transfers))?;
+        for receive in &receives {
+            // Nothing waits for these blocks, so they may use the whole device.
+            let few = transfer_blocks(self.world()) as u32;
+            let blocks = receive.memory.len().div_ceil(THREADS as usize * 16) as u32;
+            let blocks = blocks.clamp(few, self.gpu.sms().max(few));
+            launch(kernels.function("ringfold_pull")?, &[receive], 0, Grid(blocks, 1, THREADS))?;
+        }
+        if sends.is_empty() || receives.is_empty() {
             return Ok(());
         }
-        let few = transfer_blocks(self.world()) as u32;
-        for &transfer in transfers {
-            let (function, blocks) = if !transfer.is_send {
-                // Nothing waits for these blocks, so they may use the whole device.
-                let blocks = transfer.memory.len().div_ceil(THREADS as usize * 16) as u32;
-                (kernels.function("ringfold_pull")?, blocks.clamp(few, self.gpu.sms().max(few)))
-            } else if is_pushed(transfer) {
-                (kernels.function("ringfold_push")?, few)
-            } else {
-                continue;
-            };
-            launch(function, &[transfer], 0, Grid(blocks, 1, THREADS))?;
-        }
-        let sends: Vec<_> = transfers.iter().copied().filter(|transfer| transfer.is_send).collect();
-        if sends.is_empty() {
-            return Ok(());
-        }
-        launch(meet, &sends, AWAIT, Grid(sends.len() as u32, 1, 32))
+        launch(meet, &sends, AWAIT, rows(&sends))
     }
 
     /// Launches a kernel for up to `MAX` transfers, with these steps.
@@ -192,5 +179,56 @@ impl DeviceArena {
         let (grid, block) = (Dim3 { x: blocks, y: rows, z: 1 }, Dim3 { x: threads, y: 1, z: 1 });
         // SAFETY: as for collectives: the parameters are those of `Params` in the source.
         unsafe { function.launch(&parameters, grid, block, 0, stream.raw()) }
+    }
+}
+
+/// The chain of a transfer: those with one rank in one direction.
+fn chain(transfer: &&Transfer<'_>) -> (usize, bool) {
+    (transfer.peer, transfer.is_send)
+}
+
+/// Divides transfers among launches: the first of each chain, the second and so on, as many as fit.
+///
+/// All transfers up to some position in their chains are in one launch or before. So of all ranks' launches that wait, the one with
+/// the lowest position has its counterpart running.
+fn batches<'a, 'b>(transfers: &'a [Transfer<'b>]) -> Vec<Vec<&'a Transfer<'b>>> {
+    let mut rounds: Vec<Vec<&Transfer<'_>>> = Vec::new();
+    for (at, transfer) in transfers.iter().enumerate() {
+        let position = transfers[..at].iter().filter(|other| chain(other) == chain(&transfer)).count();
+        if position == rounds.len() {
+            rounds.push(Vec::new());
+        }
+        rounds[position].push(transfer);
+    }
+    let mut batches: Vec<Vec<&Transfer<'_>>> = Vec::new();
+    for round in rounds {
+        match batches.last_mut().filter(|last| last.len() + round.len() <= BATCH_MAX) {
+            Some(last) => last.extend(round),
+            None => batches.push(round),
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_batches_are_divided_by_the_position_in_each_chain() {
+        // SAFETY: nobody uses the memory; there is none.
+        let memory = unsafe { DeviceMemory::borrowed(0, 0, Box::new(())) }.unwrap();
+        let transfer = |index: u64| Transfer {
+            is_send: index.is_multiple_of(2),
+            peer: index as usize / 2 % 15,
+            memory: &memory,
+            fingerprint: index,
+            code: 0,
+        };
+        let all: Vec<_> = (0..200).map(transfer).collect();
+        let batches = batches(&all);
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [90, 90, 20]);
+        let numbers = |batch: &[&Transfer<'_>]| batch.iter().map(|each| each.fingerprint).collect::<Vec<_>>();
+        assert_eq!(numbers(&batches[1]), (90..180).collect::<Vec<_>>());
     }
 }

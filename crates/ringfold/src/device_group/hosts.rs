@@ -6,7 +6,7 @@
 
 use super::agreement::agree;
 use super::launch_queue::{CallEnd, LaunchQueue};
-use super::{DeviceGroup, DeviceTransfer, RankDevice, Unsupported};
+use super::{DeviceGroup, DeviceTransfer, RankDevice, RankNames, Unsupported};
 use crate::error::invalid;
 use crate::{Error, Group, GroupOp};
 use core::time::Duration;
@@ -16,7 +16,7 @@ use ringfold_cuda::device_arena::{
 };
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_kernels::divide;
-use ringfold_proto::cause::{Cause, PeerName};
+use ringfold_proto::cause::{Cause, PeerName, WaitingPeer};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -30,8 +30,15 @@ const PIECE_BYTES_MIN: usize = 4 << 20;
 /// In how many pieces a tensor goes, if they are not too small or too large.
 const PIECES: usize = 4;
 
+/// How long the thread waits for other hosts in addition to one and a half times the timeout.
+const THREAD_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long kernels wait in addition to twice the timeout: the thread notices first, and knows which host is late.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a group that is being closed serves graphs that hand over nothing.
+const CLOSING_GRACE: Duration = Duration::from_secs(1);
+const CLOSING_POLL: Duration = Duration::from_millis(1);
 
 /// How long the thread polls without a pause after a piece, and the pauses after that.
 const POLL_BUSILY: Duration = Duration::from_micros(200);
@@ -133,22 +140,40 @@ pub(super) fn open(
     if let Err(why) = agree(all, has_device)? {
         return Ok(Err(Unsupported(why)));
     }
-    let (here, firsts) = host_ranks(hosts, all.rank());
-    let local = all.split(&here, "host")?;
-    let leaders = if here[0] == all.rank() { Some(all.split(&firsts, "hosts")?) } else { None };
-    let opened = DeviceGroup::open_on_host(all, &local, here.clone(), device)?;
-    fail_with(all, &local, &here)?;
-    let opened = opened.and_then(|mut device| {
-        let bridge = leaders.map(|leaders| Bridge::open(&device, all, leaders, &firsts)).transpose();
-        let bridge = bridge.map_err(|error| Unsupported(error.to_string()))?;
-        device.hosts = Some(Hosts { bridge, queue: Mutex::default() });
-        Ok(device)
-    });
+    let opened = open_parts(all, hosts, device).inspect_err(|_| {
+        // The ranks of other hosts wait for this one.
+        all.abort();
+    })?;
     let joined = opened.as_ref().map(|_| Vec::new()).map_err(|Unsupported(why)| why.clone());
     match agree(all, joined)? {
         Ok(_) => Ok(opened),
         Err(why) => Ok(Err(Unsupported(why))),
     }
+}
+
+fn open_parts(
+    all: &Group,
+    hosts: &[u64],
+    device: RankDevice<'_>,
+) -> Result<Result<DeviceGroup, Unsupported>, Error> {
+    let (here, firsts) = host_ranks(hosts, all.rank());
+    let local = all.split(&here, "host")?;
+    fail_with(all, &local, &here)?;
+    let leaders = if here[0] == all.rank() { Some(all.split(&firsts, "hosts")?) } else { None };
+    if let Some(leaders) = &leaders {
+        fail_with(all, leaders, &firsts)?;
+        let abort = leaders.aborter();
+        all.on_failure(move |error| {
+            if let Error::GroupFailed(cause) = error {
+                abort((**cause).clone());
+            }
+        });
+    }
+    let opened = DeviceGroup::open_on_host(all, &local, here, device)?;
+    let Ok(mut opened) = opened else { return Ok(opened) };
+    let bridge = leaders.map(|leaders| Bridge::open(&opened, all, leaders)).transpose()?;
+    opened.hosts = Some(Hosts { bridge, queue: Mutex::default() });
+    Ok(Ok(opened))
 }
 
 /// Makes a group fail with a part of it, which has these ranks.
@@ -176,7 +201,11 @@ fn renamed(cause: &Cause, name: impl Fn(&PeerName) -> PeerName) -> Cause {
         Cause::Timeout { waited_for } => Cause::Timeout { waited_for: waited_for.iter().map(name).collect() },
         Cause::Unable { who } => Cause::Unable { who: name(who) },
         Cause::AbortedByUser { who } => Cause::AbortedByUser { who: name(who) },
-        Cause::Mismatch { .. } | Cause::EpochEnded => cause.clone(),
+        Cause::Mismatch { one, other } => {
+            let renamed = |peer: &WaitingPeer| WaitingPeer { who: name(&peer.who), call: peer.call.clone() };
+            Cause::Mismatch { one: renamed(one), other: renamed(other) }
+        }
+        Cause::EpochEnded => Cause::EpochEnded,
     }
 }
 
@@ -198,18 +227,19 @@ impl DeviceGroup {
         let _current = gpu.make_current()?;
         let (capture, mut queue) = (stream.capture()?, hosts.queue.lock());
         queue.join(stream, capture)?;
-        let patience = 2 * timeout.unwrap_or_else(|| self.group.timeout()) + KERNEL_PATIENCE;
+        let patience = timeout.unwrap_or_else(|| self.group.timeout()).saturating_mul(2);
+        let patience = patience.saturating_add(KERNEL_PATIENCE);
         let sum = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
         let is_alone = self.world() == 1;
         if !is_alone {
             let to = if hosts.bridge.is_some() { core::slice::from_ref(target) } else { &[] };
             let reduce = GroupOp::Reduce { root: 0, op: sum };
-            self.run(&reduce, dtype, core::slice::from_ref(source), to, stream, timeout)?;
+            self.run_on_host(&reduce, dtype, core::slice::from_ref(source), to, stream, timeout)?;
         }
         if let Some(bridge) = &hosts.bridge {
             let from = if is_alone { source } else { target };
             let job = PieceJob { slot: 0, bytes: 0, dtype, op, timeout: timeout.unwrap_or_default() };
-            bridge.queue((from, target), job, patience, stream, capture.is_some())?;
+            bridge.queue((from, target), job, stream, capture.is_some())?;
         }
         if !is_alone {
             let transfer = |peer| DeviceTransfer {
@@ -219,7 +249,7 @@ impl DeviceGroup {
                 dtype,
             };
             let peers = if hosts.bridge.is_some() { 1..self.world() } else { 0..1 };
-            self.transfer(&peers.map(transfer).collect::<Vec<_>>(), stream, Some(patience))?;
+            self.transfer_on_host(&peers.map(transfer).collect::<Vec<_>>(), stream, Some(patience))?;
         }
         queue.end(&gpu, stream, capture, vec![source.clone(), target.clone()])
     }
@@ -242,31 +272,40 @@ impl Hosts {
         }
     }
 
-    /// Ends the thread. `is_done`: all calls are done.
+    /// Ends the thread when it has done what was queued, and lets the other ranks go on. `is_done`: all calls are done.
+    ///
+    /// The thread goes on after the deadline if other ranks are late.
     pub(super) fn close(self, is_done: bool, deadline: Instant) {
-        let Some(Bridge { device, work, thread, .. }) = self.bridge else { return };
-        work.0.lock().is_closed = true;
+        let Some(Bridge { device, leaders, work, thread }) = self.bridge else { return };
+        let has_graphs = {
+            let mut work = work.0.lock();
+            work.is_closed = true;
+            work.has_graphs
+        };
         work.1.notify_all();
         while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(CLOSING_POLL);
         }
-        device.close(is_done && thread.is_finished());
+        if thread.is_finished() {
+            leaders.retire();
+        }
+        // A graph may still be running.
+        device.close(is_done && !has_graphs && thread.is_finished());
     }
 }
 
 impl Bridge {
-    fn open(device: &DeviceGroup, all: &Group, leaders: Group, ranks: &[usize]) -> Result<Self, Error> {
+    fn open(device: &DeviceGroup, all: &Group, leaders: Group) -> Result<Self, Error> {
         let (element, element_bytes, op, kind) = ("U8", 1, "Sum", KernelKind::Bridge);
         let wanted = Specialisation { element, element_bytes, op, world: device.world(), kind };
         let kernels = device.kernels(&mut device.queue.lock(), &wanted)?;
         let (mine, host) = DeviceBridge::open(device.arena()?, kernels)?;
-        fail_with(all, &leaders, ranks)?;
         let work = Arc::<(Mutex<BridgeWork>, Condvar)>::default();
         let thread = BridgeThread {
             host,
             all: all.clone(),
             leaders: leaders.clone(),
-            world: all.world() as u64,
+            names: device.names.clone(),
             work: work.clone(),
         };
         let thread = std::thread::Builder::new()
@@ -281,18 +320,19 @@ impl Bridge {
         &self,
         (from, to): (&DeviceMemory, &DeviceMemory),
         job: PieceJob,
-        patience: Duration,
         stream: &Stream,
         is_captured: bool,
     ) -> Result<(), Error> {
         let (total, each) = (from.len(), piece_bytes(from.len()));
         let pieces = total.div_ceil(each);
+        // Before anything is queued, which may have to wait for the thread.
+        self.announce(pieces, is_captured);
         let range = |piece: usize| piece * each..total.min((piece + 1) * each);
         for piece in 0..pieces + BRIDGE_SLOTS {
             let slot = piece % BRIDGE_SLOTS;
             if let Some(back) = piece.checked_sub(BRIDGE_SLOTS).filter(|back| *back < pieces) {
                 let piece = BridgePiece { slot, memory: to, range: range(back) };
-                self.device.take_back(&piece, patience, stream)?;
+                self.device.take_back(&piece, job.timeout, stream)?;
             }
             if piece < pieces {
                 let piece = BridgePiece { slot, memory: from, range: range(piece) };
@@ -300,14 +340,18 @@ impl Bridge {
                 self.device.hand_over(&piece, job.encode(), stream)?;
             }
         }
+        Ok(())
+    }
+
+    fn announce(&self, pieces: usize, is_captured: bool) {
         let mut work = self.work.0.lock();
         if is_captured {
             work.has_graphs = true;
         } else {
             work.queued += pieces as u64;
         }
+        drop(work);
         self.work.1.notify_all();
-        Ok(())
     }
 }
 
@@ -316,58 +360,67 @@ struct BridgeThread {
     host: HostBridge,
     all: Group,
     leaders: Group,
-    /// The number of ranks of all hosts.
-    world: u64,
+    names: RankNames,
     work: Arc<(Mutex<BridgeWork>, Condvar)>,
 }
 
 impl BridgeThread {
     fn run(mut self) {
         let mut done = 0;
-        while self.wait_for_work(done) {
-            let Some(job) = self.poll() else { continue };
-            if let Err(error) = self.reduce(job) {
-                // Ends the waits of all kernels.
-                match error {
-                    Error::GroupFailed(_) => {}
-                    error => {
-                        tracing::error!(%error, "reducing a tensor with other hosts failed");
-                        self.all.abort();
-                    }
-                }
+        while let Some(is_closing) = self.wait_for_work(done) {
+            let job = self.poll(if is_closing { CLOSING_GRACE } else { IDLE_WAIT });
+            // A kernel that failed has handed over nothing, and the other hosts wait.
+            if let Some(left) = self.host.page().error() {
+                self.all.abort_with(self.names.cause(&left));
                 return;
             }
-            self.host.give_back();
+            let Some(job) = job else {
+                // A graph that is not replayed again.
+                if is_closing && self.work.0.lock().queued <= done {
+                    return;
+                }
+                continue;
+            };
+            match self.reduce(job) {
+                Ok(()) => self.host.give_back(),
+                // It fails the whole group.
+                Err(Error::GroupFailed(_)) => return,
+                Err(error) => {
+                    tracing::error!(%error, "reducing a tensor with other hosts failed");
+                    self.all.abort();
+                    return;
+                }
+            }
             done += 1;
         }
     }
 
-    /// Waits until there may be a piece. False if there will be none.
-    fn wait_for_work(&self, done: u64) -> bool {
+    /// Waits until there may be a piece; whether the group is being closed. None if there will be none.
+    fn wait_for_work(&self, done: u64) -> Option<bool> {
         let (work, changed) = &*self.work;
+        let mut work = work.lock();
         loop {
-            let mut work = work.lock();
-            if work.is_closed {
-                return false;
-            }
+            let has_failed = self.leaders.failure().is_some();
             // Graphs may hand over more than was queued.
-            if work.queued > done || work.has_graphs {
-                drop(work);
-                return self.all.failure().is_none();
+            if has_failed || work.queued > done || work.has_graphs {
+                return (!has_failed).then_some(work.is_closed);
+            }
+            if work.is_closed {
+                return None;
             }
             changed.wait_for(&mut work, IDLE_WAIT);
         }
     }
 
     /// Polls for a piece for a while.
-    fn poll(&self) -> Option<u64> {
+    fn poll(&self, patience: Duration) -> Option<u64> {
         let began = Instant::now();
         loop {
             if let Some(job) = self.host.job() {
                 return Some(job);
             }
             let spent = began.elapsed();
-            if spent >= IDLE_WAIT {
+            if spent >= patience {
                 return None;
             }
             if spent < POLL_BUSILY { std::thread::yield_now() } else { std::thread::sleep(POLL_PAUSE) }
@@ -381,11 +434,13 @@ impl BridgeThread {
         let PieceJob { slot, bytes, dtype, op, timeout } = job;
         let data = self.host.piece(slot, bytes);
         let sum = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-        let timeout = (!timeout.is_zero()).then_some(timeout);
+        // Longer than the ranks of another host wait for each other: they know who is missing.
+        let timeout = if timeout.is_zero() { self.leaders.timeout() } else { timeout };
+        let timeout = timeout.saturating_add(timeout / 2).saturating_add(THREAD_PATIENCE);
         let slices = crate::GroupSlices::InPlace(data);
-        self.leaders.run_slices(GroupOp::AllReduce(sum), dtype, slices, timeout)?;
+        self.leaders.run_slices(GroupOp::AllReduce(sum), dtype, slices, Some(timeout))?;
         if op == ReduceOp::Avg {
-            divide(dtype, self.host.piece(slot, bytes), self.world);
+            divide(dtype, self.host.piece(slot, bytes), self.all.world() as u64);
         }
         Ok(())
     }

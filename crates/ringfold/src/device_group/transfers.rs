@@ -73,7 +73,7 @@ struct Link {
     is_send: bool,
     peer: usize,
     is_small: bool,
-    /// Whether it is a send of memory that is not registered: its blocks wait for those of the receiver.
+    /// Whether it is a large send of memory that is not registered.
     is_pushed: bool,
 }
 
@@ -86,13 +86,13 @@ impl Link {
 /// Whether no transfer of a batch can keep another one from starting, if they are started one after the other.
 ///
 /// The small ones run at once in one kernel. Of large ones, sends are announced before anything waits, so that one receive may
-/// wait for its sender; but a send through a staging area waits.
+/// wait for its sender; but a send through a staging area has to be worked on.
 fn is_simple(batch: &[Link]) -> bool {
     let chains: BTreeSet<_> = batch.iter().map(|link| link.chain()).collect();
     let receives = batch.iter().filter(|link| !link.is_send).count();
     let all_small = batch.iter().all(|link| link.is_small);
     let all_large = !batch.iter().any(|link| link.is_small);
-    let can_wait = receives > 1 || batch.len() > 1 && batch.iter().any(|link| link.is_pushed);
+    let can_wait = receives > 1 || batch.iter().any(|link| link.is_pushed);
     chains.len() == batch.len() && (all_small || all_large && !can_wait)
 }
 
@@ -100,7 +100,18 @@ impl DeviceGroup {
     /// Queues sends and receives, which may wait for each other's ranks. The call ends when all have.
     ///
     /// Small messages are sent at once; a larger one when its receiver takes it.
-    pub fn transfer<'a>(
+    pub fn transfer(
+        &self,
+        batch: &[DeviceTransfer],
+        stream: &Stream,
+        timeout: Option<Duration>,
+    ) -> Result<CallEnd, Error> {
+        self.require_one_host("a transfer")?;
+        self.transfer_on_host(batch, stream, timeout)
+    }
+
+    /// Queues sends and receives between ranks of this host.
+    pub(super) fn transfer_on_host<'a>(
         &self,
         batch: &'a [DeviceTransfer],
         stream: &Stream,
@@ -199,7 +210,7 @@ mod tests {
         assert!(is_one(&[(receive, 1), (receive, 2), (send, 1)], true));
         assert!(!is_one(&[(send, 1), (send, 1), (receive, 2)], true));
         let pushed = Link { is_pushed: true, ..link(true, 1, false) };
-        assert!(!is_simple(&[pushed, link(false, 1, false)]));
+        assert!(!is_simple(&[pushed, link(false, 1, false)]) && !is_simple(&[pushed]));
         assert!(!is_one(&[(send, 1), (send, 1)], true) && !is_one(&[(receive, 1), (receive, 1)], false));
         assert!(!is_simple(&[link(true, 1, true), link(false, 1, false)]), "small and large ones");
     }

@@ -39,6 +39,9 @@ impl DeviceGroup {
         about: &[u8],
     ) -> Result<Result<DeviceGroupWindow, Unsupported>, Error> {
         self.check()?;
+        if !self.is_on_one_host() {
+            return Ok(Err(Unsupported("the ranks are on several hosts".into())));
+        }
         let arena = self.arena()?;
         let mine = if about.len() > ABOUT_MAX {
             Err(CudaError::Argument(format!("a description of {} bytes: at most {ABOUT_MAX}", about.len())))
