@@ -1,5 +1,5 @@
 """GPU figures: operations among processes on one GPU, interleaved with torch's symmetric memory, and channels
-(``gpu_channels.py``). By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
+(``gpu_channels.py``), training, and several hosts. By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
 
     python bench/gpu.py [--ranks 2,4,8] [--mib 256] [--repeats 15] [--json FILE] [--without-torch] [--without-channels]
     python bench/gpu.py --quick       the two most important figures, within a minute
@@ -42,6 +42,8 @@ SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 # Sizes in turns with torch, all in graphs.
 TURN_BYTES = (*SMALL_BYTES, 2 << 20, 4 << 20, 16 << 20, 64 << 20)
 QUICK_BYTES = (1 << 10,)
+# The blocks of torch's kernels, and the size from which on they are that many.
+TORCH_BLOCKS_MAX, TORCH_LARGE_BYTES = 24, 4 << 20
 EAGER_BYTES = 1 << 10
 MARK = "FIGURE "
 # How much of a failed rank's output is shown.
@@ -184,6 +186,8 @@ def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell)
     name = dist.group.WORLD.group_name  # type: ignore[union-attr]
     ops = torch.ops.symm_mem
 
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+
     def shared(nbytes: int) -> torch.Tensor:
         tensor = symmetric.empty(nbytes // 4, dtype=torch.float32, device=torch.device("cuda", 0))
         symmetric.rendezvous(tensor, name)
@@ -201,7 +205,10 @@ def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell)
     for nbytes in (*TURN_BYTES, arguments.mib << 20):
         mine, theirs = torch.zeros(nbytes // 4, device="cuda"), shared(nbytes)
         two_shot = functools.partial(ops.two_shot_all_reduce_, theirs, "sum", name)
-        acts = {"ours": graph_of(reduced(comm, mine)), "two-shot": graph_of(two_shot)}
+        acts = {"ours": graph_of(reduced(comm, mine))}
+        # Torch's blocks must run at the same time, and with many ranks on one device they do not: its kernels never end.
+        if nbytes < TORCH_LARGE_BYTES or world * TORCH_BLOCKS_MAX <= multiprocessors:
+            acts["two-shot"] = graph_of(two_shot)
         if nbytes in SMALL_BYTES:
             acts["one-shot"] = graph_of(functools.partial(ops.one_shot_all_reduce, theirs, "sum", name))
         compare(str(nbytes), 3, CAPTURED, **acts)
@@ -222,11 +229,13 @@ def be_rank(arguments: argparse.Namespace) -> int:
         if rank == 0:
             print(MARK + json.dumps([name, value]), flush=True)
 
+    from gpu_ddp import ddp_rank
+    from gpu_hosts import hosts_rank
     from gpu_operations import operations_rank
 
-    {"ours": our_rank, "turns": turns_rank, "operations": operations_rank}[arguments.job](
-        rank, world, arguments, tell
-    )
+    ours = {"ours": our_rank, "turns": turns_rank}
+    others = {"operations": operations_rank, "ddp": ddp_rank, "hosts": hosts_rank}
+    (ours | others)[arguments.job](rank, world, arguments, tell)
     faulthandler.cancel_dump_traceback_later()
     return 0
 
@@ -364,9 +373,11 @@ def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
             lines.append(
                 f"without a graph, {world} ranks, {EAGER_BYTES} bytes: {us:.1f} us a call, asynchronous with wait {later:.1f}"
             )
+    from gpu_ddp import ddp_table
+    from gpu_hosts import hosts_table
     from gpu_operations import operations_table
 
-    return lines + turns_table(found, mib) + operations_table(found)
+    return lines + turns_table(found, mib) + operations_table(found) + ddp_table(found) + hosts_table(found)
 
 
 def turns_table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
@@ -400,8 +411,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only 1 KiB in a graph, and registered memory")
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--without-channels", action="store_true")
-    parser.add_argument("--only", help="only these parts: ours, channels, turns, operations")
-    parser.add_argument("--job", choices=["ours", "turns", "operations"], help=argparse.SUPPRESS)
+    parser.add_argument("--only", help="only these parts: ours, channels, turns, operations, ddp, hosts")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else 15)
@@ -411,7 +422,7 @@ def main() -> int:
     kinds = ["ours"]
     if not arguments.quick:
         kinds += [] if arguments.without_channels else ["channels"]
-        kinds += [] if arguments.without_torch else ["turns", "operations"]
+        kinds += [] if arguments.without_torch else ["turns", "operations", "ddp", "hosts"]
     if arguments.only:
         kinds = arguments.only.split(",")
     found: dict[int, dict[str, Figures]] = {}

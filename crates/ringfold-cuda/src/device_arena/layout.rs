@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(blocks_max(&[large]), Some(124));
         assert_eq!(blocks_max(&[large; 8]), Some(15));
         assert_eq!((batch_blocks(&[large, small]), batch_blocks(&[large; 3])), (4, 1));
-        assert_eq!(blocks_max(&[large, small, small, large]), Some(8));
+        assert_eq!(blocks_max(&[large, small, small, large]), Some(6));
         assert_eq!(blocks_max(&[([3; 16], 1)]), Some(1));
         assert_eq!(blocks_max(&[([3; 16], 2); 3]), None);
     }
