@@ -19,6 +19,8 @@ def ddp_rank(
     rank: int, world: int, arguments: argparse.Namespace, tell: Callable[[str, float], None]
 ) -> None:
     """One rank of the job."""
+    # Before 2.14, torch does not find the backend by its name.
+    import ringfold.torch  # noqa: F401
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
