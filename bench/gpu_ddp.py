@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 TURNS, STEPS = 7, 5
-WIDTH, LAYERS, BATCH = 1120, 20, 1536
+WIDTH, LAYERS, BATCH = 1120, 20, 256
 BUCKET_BYTES = 25 << 20
 
 
