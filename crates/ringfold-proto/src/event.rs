@@ -29,6 +29,8 @@ pub enum Event {
     /// Plans of an epoch are chosen for newer measurements, which makes operations faster by this percentage.
     Replanned(EpochId, u32),
     OpDecided(OpId, Outcome),
+    /// An operation waits in a circle with others after a failed epoch, and fails.
+    OutOfStep(OpId),
     RoundDecided(Phase, u64),
     RoundFailed(Phase, Cause),
     /// A call of a group, or of the run, waits for live peers.
@@ -80,6 +82,7 @@ impl fmt::Display for Event {
             }
             Self::OpDecided(op, Outcome::Committed { .. }) => write!(f, "{op} is committed"),
             Self::OpDecided(op, Outcome::Aborted(cause)) => write!(f, "{op} is aborted: {cause}"),
+            Self::OutOfStep(op) => write!(f, "{op} waits for members that saw an operation before it fail"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
             Self::RoundFailed(phase, cause) => write!(f, "{phase} failed: {cause}"),
             Self::StillWaiting(None, note) => write!(f, "{note}"),

@@ -14,6 +14,7 @@ mod group;
 mod liveness;
 mod network;
 mod optimise;
+mod out_of_step;
 mod pending;
 mod phase;
 mod reduce;
@@ -240,6 +241,7 @@ impl Master {
         self.expire_probes(now);
         self.expire_rejected(now);
         self.send_wait_warnings(now);
+        self.fail_out_of_step(now);
         self.advance(now);
     }
 

@@ -330,7 +330,7 @@ impl Master {
             group.ops.clear();
             group.decided.clear();
             group.plans = Default::default();
-            group.ended = None;
+            group.began_after = group.ended.take();
             for member in &description.members {
                 self.roster.peers.entry(member.peer).and_modify(|record| record.had_epoch = true);
             }

@@ -31,6 +31,8 @@ pub(super) struct Group {
     pub stage: EpochStage,
     /// Why the last epoch ended.
     pub ended: Option<Cause>,
+    /// Why the epoch before the open one ended, if it failed.
+    pub began_after: Option<Cause>,
     /// The ring of the last epoch or of the solver, with new members at its end.
     pub ring: Vec<PeerId>,
     /// Undecided operations of the open epoch.

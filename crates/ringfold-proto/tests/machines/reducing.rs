@@ -124,6 +124,47 @@ fn an_operation_that_the_master_never_heard_of_ends_too_when_a_member_is_lost() 
 }
 
 #[test]
+fn members_that_are_out_of_step_after_a_failure_do_not_wait_for_each_other() {
+    // The master may have heard of the operations or not.
+    for seconds in [0, 1] {
+        let (mut run, [ann, bob, cid]) = TestRun::with_members();
+        let calls = [(ann, run.reduce(ann, 1)), (bob, run.reduce(bob, 2))];
+        run.advance_time(secs(seconds));
+        run.kill(cid);
+        for (who, call) in calls {
+            assert!(matches!(run.abort_cause(who, call), Cause::PeerLost { .. }));
+        }
+        // Each makes its other call only now, and what has failed again only after that.
+        let calls = [(ann, run.reduce(ann, 2)), (bob, run.reduce(bob, 1)), (ann, run.reduce(ann, 3))];
+        run.advance_time(secs(4));
+        assert!(calls.iter().all(|(who, call)| run.is_waiting(*who, *call)));
+        run.advance_time(secs(2));
+        for (who, call) in calls {
+            assert!(matches!(run.abort_cause(who, call), Cause::PeerLost { .. }));
+        }
+        run.reduce_successfully(&[ann, bob], 1);
+        run.reduce_successfully(&[ann, bob], 2);
+        // Later operations may be made in any order.
+        let calls = [(ann, run.reduce(ann, 1)), (bob, run.reduce(bob, 2))];
+        run.advance_time(secs(20));
+        assert!(calls.iter().all(|(who, call)| run.is_waiting(*who, *call)));
+    }
+}
+
+#[test]
+fn three_members_in_a_circle_are_out_of_step_too() {
+    let (mut run, [ann, bob, cid, dan]) = TestRun::with_members();
+    run.kill(dan);
+    let three = [ann, bob, cid];
+    let calls = [1, 2, 3].map(|tag| (three[tag - 1], run.reduce(three[tag - 1], tag as u64)));
+    run.advance_time(secs(6));
+    for (who, call) in calls {
+        assert!(matches!(run.abort_cause(who, call), Cause::PeerLost { .. }));
+    }
+    run.reduce_successfully(&three, 1);
+}
+
+#[test]
 fn descriptors_that_differ_are_an_error_on_all_that_names_both() {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
     let calls = [

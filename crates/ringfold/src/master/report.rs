@@ -11,6 +11,7 @@ pub(super) fn report(event: &Event) {
         Event::Departed(..)
         | Event::JoinRejected(..)
         | Event::EdgeDistrusted(..)
+        | Event::OutOfStep(..)
         | Event::StillWaiting(..)
         | Event::StateRejected(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
