@@ -224,7 +224,8 @@ class Churn:
             if child.returncode != 0:
                 print(f"a peer ended with {child.returncode}:\n{out}")
                 return 1
-            words = out.split()
+            # Before it there may be warnings.
+            words = out.splitlines()[-1].split()
             steps, again = max(steps, int(words[1])), again + int(words[3])
         self.children.clear()
         grown = max(self.grown.values(), default=0)

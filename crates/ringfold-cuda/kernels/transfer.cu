@@ -28,6 +28,8 @@ struct Pair {
     u32 pushed[RF_TRANSFER_BLOCKS], pulled[RF_TRANSFER_BLOCKS];
 };
 static_assert(sizeof(Pair) <= RF_PAIR_BYTES, "the layout's size of a pair");
+static_assert(__builtin_offsetof(Pair, consumed) == RF_PAIR_CONSUMED, "the host reads it");
+static_assert(__builtin_offsetof(Pair, small_sent) == RF_PAIR_SMALL_SENT, "the host reads it");
 
 struct Transfer {
     char* memory;

@@ -296,15 +296,31 @@ impl DeviceArena {
 
     /// Frees the arena. `is_done`: all work of this rank has ended.
     ///
-    /// Otherwise, or after a failed kernel, the memory is leaked: kernels of other ranks may still write to it.
+    /// Otherwise, after a failed kernel, or if a small message was not received, the memory is leaked: kernels of other ranks may
+    /// still write to it.
     pub fn close(mut self, is_done: bool) {
-        if !is_done || self.page.is_set() || self.page.error().is_some() {
+        if !is_done || self.page.is_set() || self.page.error().is_some() || !self.is_all_received() {
             core::mem::forget(self.own.take());
             core::mem::forget(self.table.clone());
             core::mem::forget(self.page.clone());
             core::mem::forget(core::mem::take(&mut self.arenas));
             core::mem::forget(core::mem::take(&mut *self.opened.lock()));
         }
+    }
+
+    /// Whether the other ranks have received all small messages; they write that into the arena.
+    fn is_all_received(&self) -> bool {
+        let Some(own) = &self.own else { return false };
+        let range = self.layout.pairs();
+        let (mut pairs, stream) = (vec![0_u8; range.len()], &self.gpu.0.side_stream);
+        let (to, from) = (pairs.as_mut_ptr().expose_provenance(), own.address() + range.start as u64);
+        // SAFETY: the arena has these bytes, and so has the target, which is kept until the copy is done.
+        let copied = unsafe { stream.copy(to as u64, from, pairs.len()) };
+        if copied.is_err() || stream.synchronize(Instant::now() + ZEROING_MAX).is_err() {
+            core::mem::forget(pairs);
+            return false;
+        }
+        self.layout.is_all_received(&pairs)
     }
 
     /// The device memory that it takes, in bytes.

@@ -1,5 +1,7 @@
 //! The layout of an arena. The kernels get it as macros.
 
+use core::ops::Range;
+
 /// The largest world: kernels are compiled for a world size, and hold an operand of each rank in registers.
 pub const WORLD_MAX: usize = 16;
 
@@ -65,6 +67,14 @@ const TRANSFER_STAGING_BYTES: usize = 2 << 20;
 
 const ALIGN: usize = 256;
 const PAIR_BYTES: usize = 256;
+
+/// Where a pair has the number of small messages that the other rank has received: `Pair` in the source.
+const PAIR_CONSUMED: usize = 32;
+
+/// Where it has the number of those that this rank has sent.
+fn pair_small_sent(world: usize) -> usize {
+    PAIR_CONSUMED + 8 + 2 * 4 * transfer_blocks(world) + 8
+}
 const FLAG_STRIDE: usize = WORLD_MAX;
 const MAILBOX_BYTES: usize = 32;
 
@@ -126,6 +136,19 @@ impl ArenaLayout {
         self.bytes
     }
 
+    /// The bytes of an arena with the state of transfers.
+    pub(super) fn pairs(&self) -> Range<usize> {
+        self.pairs..self.pairs + self.world * PAIR_BYTES
+    }
+
+    /// Whether all small messages that were sent have been received, given the bytes of the pairs.
+    pub(super) fn is_all_received(&self, pairs: &[u8]) -> bool {
+        let number = |pair: &[u8], at: usize| pair.get(at..at + 4).map(<[u8]>::to_vec);
+        let is_received =
+            |pair: &[u8]| number(pair, PAIR_CONSUMED) == number(pair, pair_small_sent(self.world));
+        pairs.chunks_exact(PAIR_BYTES).all(is_received)
+    }
+
     /// The macros of the kernel source.
     pub(super) fn macros(&self) -> Vec<(String, String)> {
         let bytes = |name: &str, value: usize| (name.to_owned(), format!("{value}ull"));
@@ -142,6 +165,8 @@ impl ArenaLayout {
             bytes("RF_TRANSFER_PACKETS", self.transfer_packets),
             bytes("RF_TRANSFER_STAGING", self.transfer_staging),
             bytes("RF_TRANSFER_STAGING_BYTES", TRANSFER_STAGING_BYTES),
+            bytes("RF_PAIR_CONSUMED", PAIR_CONSUMED),
+            bytes("RF_PAIR_SMALL_SENT", pair_small_sent(self.world)),
             number("RF_TRANSFERS_MAX", TRANSFERS_MAX as u32),
             number("RF_BATCH_MAX", BATCH_MAX as u32),
             number("RF_TRANSFER_BLOCKS", transfer_blocks(self.world) as u32),
@@ -209,6 +234,17 @@ mod tests {
         assert_eq!(shared_packet_limit(&[large; 2], 4), 8 * 8192);
         assert_eq!(shared_packet_limit(&[large; 8], 1), 2 * 8192);
         assert_eq!(shared_packet_limit(&[large; 8], 9), 8192);
+    }
+
+    #[test]
+    fn messages_that_nobody_has_received_are_found() {
+        let layout = ArenaLayout::of(3);
+        let mut pairs = vec![0; layout.pairs().len()];
+        assert!(layout.is_all_received(&pairs));
+        pairs[PAIR_BYTES + pair_small_sent(3)] = 2;
+        assert!(!layout.is_all_received(&pairs));
+        pairs[PAIR_BYTES + PAIR_CONSUMED] = 2;
+        assert!(layout.is_all_received(&pairs));
     }
 
     #[test]
