@@ -28,8 +28,9 @@ struct Pair {
     u32 pushed[RF_TRANSFER_BLOCKS], pulled[RF_TRANSFER_BLOCKS];
 };
 static_assert(sizeof(Pair) <= RF_PAIR_BYTES, "the layout's size of a pair");
-static_assert(__builtin_offsetof(Pair, consumed) == RF_PAIR_CONSUMED, "the host reads it");
-static_assert(__builtin_offsetof(Pair, small_sent) == RF_PAIR_SMALL_SENT, "the host reads it");
+// The host reads `consumed` and `small_sent`.
+static_assert(RF_PAIR_CONSUMED == 3 * sizeof(u64) + 2 * sizeof(u32), "the place of a member");
+static_assert(sizeof(Pair) == RF_PAIR_SMALL_SENT + (6 + 2 * RF_TRANSFER_BLOCKS) * sizeof(u32), "the place of a member");
 
 struct Transfer {
     char* memory;
