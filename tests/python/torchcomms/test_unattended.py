@@ -104,6 +104,7 @@ def waits_for_the_dead(folder: Path) -> None:
         reach(folder, "waits")
     elif comm.get_rank() == 2:
         # Nothing is under way here, so the death of another rank does not end this process.
+        reach(folder, "idle")
         await_reached(folder, "dead")
         time.sleep(1.5)
         print("goes on", flush=True)
@@ -114,6 +115,7 @@ def waits_for_the_dead(folder: Path) -> None:
 def test_a_rank_that_dies_ends_only_processes_with_operations_under_way(ranks: Ranks, tmp_path: Path) -> None:
     running = ranks.start(3, waits_for_the_dead, tmp_path)
     await_reached(tmp_path, "waits")
+    await_reached(tmp_path, "idle")
     running.kill(1)
     reach(tmp_path, "dead")
     began = time.monotonic()
