@@ -26,7 +26,7 @@ impl PieceDownload {
     /// Queues the copies after the mark, without waiting. `order` has the number of every piece once.
     ///
     /// # Panics
-    /// If the source has no such piece.
+    /// If the source does not have the piece.
     pub fn start(
         source: DeviceMemory,
         piece_bytes: usize,

@@ -12,6 +12,7 @@ mod folds;
 mod hosts;
 mod launch_queue;
 mod packet_limit;
+mod rank_names;
 mod registrar;
 mod stretches;
 mod transfers;
@@ -30,19 +31,18 @@ pub use launch_queue::CallEnd;
 use launch_queue::LaunchQueue;
 pub use packet_limit::{PacketLimit, PacketLimitOrigin};
 use parking_lot::Mutex;
+use rank_names::RankNames;
 use registrar::{Calls, Registrar};
 use ringfold_cuda::device_arena::{
     AllReduceCall, AllReduceGraph, ArenaOffer, CallOptions, DeviceArena, ExchangeCall, FoldKernels,
     KernelKind, Specialisation,
 };
 use ringfold_cuda::nvrtc::Compiler;
-use ringfold_cuda::port::abort_page::{AbortPage, DeviceError, DeviceWait};
+use ringfold_cuda::port::abort_page::AbortPage;
 use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use ringfold_plan::shape::GroupShape;
-use ringfold_proto::cause::{Cause, PeerName, WaitingPeer};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::Member;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
@@ -75,39 +75,6 @@ struct RankDevice<'a> {
     sources: &'a KernelSources,
     /// The most bytes to send in packets, if that is given.
     packet_bytes: Option<u64>,
-}
-
-/// The names of the ranks of this host in the whole group, for errors.
-#[derive(Clone)]
-struct RankNames {
-    me: usize,
-    names: Vec<PeerName>,
-}
-
-impl RankNames {
-    fn new(all: &Group, me: usize, ranks: &[usize]) -> Result<Self, Error> {
-        let (description, _) = all.window_context()?;
-        let members = ranks.iter().filter_map(|rank| description.members.get(*rank));
-        Ok(Self { me, names: members.map(Member::peer_name).collect() })
-    }
-
-    /// The cause of an error that a kernel has reported.
-    fn cause(&self, left: &DeviceError) -> Cause {
-        let named = |rank: usize| self.names.get(rank).cloned();
-        let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
-        let me = named(self.me);
-        match (left.what, peer, me) {
-            (DeviceWait::Bounds, _, Some(me)) => {
-                tracing::error!(rank = self.me, "{left}");
-                Cause::Unable { who: me }
-            }
-            (DeviceWait::Argument, Some(peer), Some(me)) => Cause::Mismatch {
-                one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
-                other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },
-            },
-            (_, peer, _) => Cause::Timeout { waited_for: peer.into_iter().collect() },
-        }
-    }
 }
 
 /// Why the ranks cannot use a device group, or register memory. The text names the rank.
@@ -294,7 +261,7 @@ impl DeviceGroup {
         Ok(self.arena()?.capture_all_reduces(&kernels, &call, calls)?)
     }
 
-    /// The launch of an all-reduce and the type and operation of its kernels. None if there is no data.
+    /// The launch of an all-reduce and the type and operation of its kernels. None without data.
     fn all_reduce_call<'a>(
         &self,
         source: &'a DeviceMemory,

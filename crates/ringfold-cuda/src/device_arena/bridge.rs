@@ -162,7 +162,7 @@ impl HostBridge {
     /// The first bytes of a slot whose piece has been handed over.
     ///
     /// # Panics
-    /// If there is no such slot, or it is smaller.
+    /// If the slot does not exist, or is smaller.
     pub fn piece(&mut self, slot: usize, bytes: usize) -> &mut [u8] {
         assert!(slot < BRIDGE_SLOTS && bytes <= BRIDGE_PIECE_BYTES, "{bytes} bytes in slot {slot}");
         let pieces = &self.shared.pieces;
