@@ -72,15 +72,10 @@ impl Staging {
     pub(crate) fn run_in_background(self) -> Result<StagedWork, Error> {
         let (engine, call) = (self.engine.clone(), self.call);
         let outcome = Arc::new(StagedOutcome::default());
-        let (shared, reactor) = (outcome.clone(), engine.clone());
+        let shared = outcome.clone();
         let work = move || {
-            let end = catch_unwind(AssertUnwindSafe(|| self.run(Waiting::ToTheEnd)));
-            *shared.end.lock() = Some(end.unwrap_or_else(|_| {
-                // The other peers wait for this one.
-                let _ = give_up(&reactor, call);
-                let result = Err(Error::Internal("staging an all-reduce panicked".into()));
-                WorkEnd { result, buffers: None }
-            }));
+            let end = self.run(Waiting::ToTheEnd);
+            *shared.end.lock() = Some(end);
             shared.ended.notify_all();
         };
         let thread =
@@ -93,7 +88,11 @@ impl Staging {
     }
 
     fn run(self, waiting: Waiting) -> WorkEnd {
-        let result = self.reduce(waiting);
+        let result = catch_unwind(AssertUnwindSafe(|| self.reduce(waiting))).unwrap_or_else(|_| {
+            // The other peers wait for this one.
+            let _ = give_up(&self.engine, self.call);
+            Err(Error::Internal("staging an all-reduce panicked".into()))
+        });
         let (source, target) = self.pair;
         WorkEnd { result, buffers: Some(Buffers::Device { source, target }) }
     }
