@@ -68,6 +68,7 @@ pub(crate) const DEVICE_MULTIPROCESSORS: c_int = 16;
 pub(crate) const DEVICE_CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const DEVICE_CAPABILITY_MINOR: c_int = 76;
 pub(crate) const DEVICE_WRITES_WORDS: c_int = 122;
+pub(crate) const DEVICE_MPS_ENABLED: c_int = 133;
 
 pub(crate) const FUNCTION_MAX_THREADS: c_int = 0;
 pub(crate) const FUNCTION_SHARED_BYTES: c_int = 1;

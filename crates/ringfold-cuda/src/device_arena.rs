@@ -7,6 +7,7 @@
 mod all_reduce_graph;
 mod bridge;
 mod combine;
+mod device_share;
 mod exchange_area;
 mod kernels;
 mod launch;
@@ -42,11 +43,12 @@ use crate::ipc::{IpcMemory, allocation_at, buffer_id};
 use crate::limits::ZEROING_MAX;
 use crate::port::abort_page::AbortPage;
 use crate::stream::Stream;
+use device_share::DeviceShare;
 use layout::{ArenaLayout, SLOTS_MAX};
-use offer::{ArenaRecord, DeviceShare};
+use offer::ArenaRecord;
 use parking_lot::Mutex;
 use registry::Registry;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,7 +78,7 @@ pub struct DeviceArena {
     /// Whether another group used a device of a rank before this one: then large calls are several kernels, see `Phase` in the
     /// source. The same on all ranks.
     is_shared: bool,
-    _share: DeviceShare,
+    share: DeviceShare,
 }
 
 /// A rank's memory that kernels of this process can access.
@@ -156,13 +158,24 @@ impl DeviceArena {
             blocks_max,
             batch_blocks: layout::batch_blocks(&devices),
             is_shared,
-            _share: share,
+            share,
         })
     }
 
     /// The device.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// The numbers of ranks of this process's other groups that were on the device before.
+    pub fn other_worlds(&self) -> BTreeSet<usize> {
+        self.share.other_worlds()
+    }
+
+    /// The numbers of this process's groups on the device and of its hardware queues, if calls of one group may wait behind those
+    /// of another because there are too few queues.
+    pub fn missing_queues(&self) -> Option<(usize, usize)> {
+        self.share.missing_queues(&self.gpu)
     }
 
     /// The page that ends its kernels' waits.

@@ -16,6 +16,7 @@ mod rank_names;
 mod registrar;
 mod stretches;
 mod transfers;
+mod usual_kernels;
 mod window;
 
 use crate::error::invalid;
@@ -170,6 +171,7 @@ impl DeviceGroup {
             let gpu = *arena.gpu();
             let kernels = || FoldKernels::load(&gpu, &transfers, compiler, sources.cache.as_deref());
             let kernels = if is_alone { None } else { Some(kernels()?) };
+            usual_kernels::load(&arena, compiler, sources.cache.as_deref())?;
             Ok((arena, kernels))
         };
         let arena = arena.and_then(load);
@@ -339,7 +341,7 @@ impl DeviceGroup {
         let (kind, element) = if all.is_fold {
             (KernelKind::Fold, (element::reduced(dtype), element::operation(request.descriptor.op, dtype)?))
         } else {
-            (KernelKind::Move, (element::moved(dtype), "Sum"))
+            (KernelKind::Move, (element::moved(dtype), element::MOVE))
         };
         if all.agreed == Some(0) && !matches!(op, GroupOp::Barrier) {
             return self.queue_nothing(stream);
@@ -568,7 +570,7 @@ impl DeviceGroup {
             return Ok(kernels);
         }
         queue.synchronize(deadline_after(self.group.timeout()))?;
-        Ok(FoldKernels::load(&gpu, wanted, self.compiler, self.cache.as_deref())?)
+        Ok(usual_kernels::load_late(&gpu, wanted, self.compiler, self.cache.as_deref())?)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::headers;
 use crate::kernel_image;
 use crate::module::Module;
 use crate::nvrtc::{CompileRequest, Compiler};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,6 +23,9 @@ pub(super) const HEADERS: &[(&str, &str)] = &[
 
 /// No fused multiply-add: results must be bit-identical to those of the CPU kernels.
 pub(super) const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+
+/// The most threads that compile kernels.
+const COMPILERS_MAX: usize = 4;
 
 /// What a kernel does with the operands of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,12 +117,49 @@ impl FoldKernels {
             return Ok(kernels.clone());
         }
         let image = specialisation.image(&gpu.arch(), compiler, cache)?;
-        let module = Module::load(gpu, &image)?;
-        let names = specialisation.kind.functions().iter();
-        let functions = names.map(|name| module.function(name)).collect::<Result<_, _>>()?;
-        let kernels = Arc::new(Self { specialisation: *specialisation, functions });
+        let kernels = Arc::new(Self::from_image(gpu, specialisation, &image)?);
         loaded.insert(key, kernels.clone());
         Ok(kernels)
+    }
+
+    /// Loads the kernels of many specialisations. What is not in the cache is compiled by several threads.
+    pub fn load_all(
+        gpu: &Gpu,
+        specialisations: &[Specialisation],
+        compiler: &Compiler,
+        cache: Option<&Path>,
+    ) -> Result<(), CudaError> {
+        let arch = gpu.arch();
+        let mut loaded = LOADED.lock();
+        let missing: Vec<_> =
+            specialisations.iter().filter(|each| !loaded.contains_key(&(gpu.ordinal(), **each))).collect();
+        let (next, images) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            let compile = || {
+                while let Some(each) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let image = each.image(&arch, compiler, cache);
+                    images.lock().push((**each, image));
+                }
+            };
+            let threads =
+                std::thread::available_parallelism().map_or(1, |cores| cores.get().min(COMPILERS_MAX));
+            for _ in 1..threads.min(missing.len()) {
+                scope.spawn(compile);
+            }
+            compile();
+        });
+        for (each, image) in images.into_inner() {
+            let kernels = Self::from_image(gpu, &each, &image?)?;
+            loaded.insert((gpu.ordinal(), each), Arc::new(kernels));
+        }
+        Ok(())
+    }
+
+    fn from_image(gpu: &Gpu, specialisation: &Specialisation, image: &[u8]) -> Result<Self, CudaError> {
+        let module = Module::load(gpu, image)?;
+        let names = specialisation.kind.functions().iter();
+        let functions = names.map(|name| module.function(name)).collect::<Result<_, _>>()?;
+        Ok(Self { specialisation: *specialisation, functions })
     }
 
     /// A kernel, by its name.

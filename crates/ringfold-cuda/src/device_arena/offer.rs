@@ -1,14 +1,13 @@
 //! The records by which ranks open each other's memory.
 
 use super::PeerMemory;
+use super::device_share::DeviceShare;
 use super::layout::{ArenaLayout, WORLD_MAX};
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, IpcRecord};
 use crate::port::process_id;
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that other ranks may open.
@@ -80,44 +79,7 @@ pub struct ArenaOffer {
     pub(super) rank: usize,
     offer: MemoryOffer,
     packet_limit: u64,
-    other_groups: u64,
     pub(super) share: DeviceShare,
-}
-
-/// A rank's share of a device. The groups of a process on one device are counted by these: ranks of one group that are threads of
-/// the process count once.
-pub(super) struct DeviceShare {
-    ordinal: i32,
-    group: u64,
-    /// How many arenas of the same group the rank had on the device.
-    opening: u64,
-    rank: usize,
-}
-
-/// Ordinal, group, opening and rank of all shares.
-static SHARES: Mutex<BTreeSet<(i32, u64, u64, usize)>> = Mutex::new(BTreeSet::new());
-
-impl DeviceShare {
-    /// Takes a share, and returns the number of other groups on the device.
-    fn take(ordinal: i32, group: u64, rank: usize) -> (Self, u64) {
-        let mut shares = SHARES.lock();
-        let mut opening = 0;
-        while !shares.insert((ordinal, group, opening, rank)) {
-            opening += 1;
-        }
-        let others: BTreeSet<_> = shares
-            .iter()
-            .filter(|share| share.0 == ordinal && (share.1, share.2) != (group, opening))
-            .map(|share| (share.1, share.2))
-            .collect();
-        (Self { ordinal, group, opening, rank }, others.len() as u64)
-    }
-}
-
-impl Drop for DeviceShare {
-    fn drop(&mut self) {
-        SHARES.lock().remove(&(self.ordinal, self.group, self.opening, self.rank));
-    }
 }
 
 /// The encoded form of an arena offer.
@@ -149,13 +111,13 @@ impl ArenaOffer {
         }
         let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        let (share, other_groups) = DeviceShare::take(gpu.ordinal(), group, rank);
-        Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit, other_groups, share })
+        let share = DeviceShare::take(gpu.ordinal(), group, (rank, world));
+        Ok(Self { gpu: *gpu, memory, rank, offer, packet_limit, share })
     }
 
     /// Encodes the offer for the other ranks.
     pub fn encode(&self) -> Vec<u8> {
-        let &Self { packet_limit, other_groups, .. } = self;
+        let (packet_limit, other_groups) = (self.packet_limit, self.share.other_groups() as u64);
         let multiprocessors = self.gpu.sms().into();
         ArenaRecord { multiprocessors, packet_limit, other_groups, memory: self.offer }.as_bytes().to_vec()
     }
@@ -188,22 +150,6 @@ mod tests {
             assert_eq!(MemoryOffer::decode(&bytes[..length]), None);
         }
         assert_eq!(MemoryOffer::decode(&[bytes, &[0]].concat()), None);
-    }
-
-    #[test]
-    fn groups_are_counted_once_however_many_ranks_are_threads() {
-        // No such device: no other test counts there.
-        let take = |group, rank| DeviceShare::take(-7, group, rank);
-        let (one, others) = take(1, 0);
-        assert_eq!((others, take(1, 1).1), (0, 0));
-        // The same group again, and another one.
-        let (again, others) = take(1, 0);
-        assert_eq!((others, take(2, 0).1), (1, 2));
-        assert_eq!(DeviceShare::take(-8, 2, 0).1, 0);
-        drop(one);
-        assert_eq!(take(2, 0).1, 1);
-        drop(again);
-        assert_eq!(take(2, 0).1, 0);
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub(crate) fn reduced(dtype: DType) -> KernelElement {
     KernelElement { name, bytes: dtype.bytes() / parts as usize, parts }
 }
 
+/// The operation of kernels that only move data: any, since they do not use it.
+pub(super) const MOVE: &str = "Sum";
+
 /// The kernel element for copies: only the size matters.
 pub(super) fn moved(dtype: DType) -> KernelElement {
     let (name, bytes) = match dtype.bytes() {
