@@ -46,9 +46,17 @@ def ddp_rank(
 
         return step
 
+    def no_communication(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
+        future.set_result(bucket.buffer())
+        return future
+
+    silent = DistributedDataParallel(model())
+    silent.register_comm_hook(None, no_communication)
     bucket = torch.zeros(BUCKET_BYTES // 4, device=device)
     acts = {
         "alone": step_of(model()),
+        "silent": step_of(silent),
         "ddp": step_of(DistributedDataParallel(model())),
         "all_reduce": lambda: dist.all_reduce(bucket),
     }
@@ -77,6 +85,7 @@ def ddp_table(found: dict[int, dict[str, dict[str, float]]]) -> list[str]:
             alone, ddp = figures["alone_us"], figures["ddp_us"]
             lines.append(
                 f"{world} ranks: a step takes {ddp / 1000:.2f} ms with DDP, {alone / 1000:.2f} without: {ddp / alone:.2f}; "
+                f"with DDP that does not communicate {figures.get('silent_us', 0.0) / 1000:.2f} ms; "
                 f"all_reduce of 25 MiB {figures.get('all_reduce_us', 0.0):.0f} us"
             )
     what = f"torch.distributed, 25 million parameters, medians of {TURNS}"

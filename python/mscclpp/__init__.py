@@ -47,7 +47,7 @@ from mscclpp._semaphore import (
 from mscclpp._transport import Transport, TransportFlags
 from mscclpp._types import DataType, PacketType, ReduceOp
 from mscclpp.comm import CommGroup
-from ringfold._native import __version__
+from ringfold._native import __version__, start_log
 
 if TYPE_CHECKING:
     from mscclpp._collectives import Collectives
@@ -62,6 +62,9 @@ __all__ += ["PacketType", "PortChannel", "ProxyChannel", "ProxyService", "ProxyT
 __all__ += ["RawHostBuffer", "ReduceOp", "RegisteredMemory", "Semaphore", "SmChannel"]
 __all__ += ["SmDevice2DeviceSemaphore", "SysError", "TcpBootstrap", "Transport", "TransportFlags"]
 __all__ += ["UniqueId", "comm", "env", "include_path", "is_nvls_supported", "npkit", "pack", "utils"]
+
+start_log()
+del start_log
 
 
 def is_nvls_supported() -> bool:

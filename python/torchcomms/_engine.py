@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torchcomms._reduce_op import ReduceOp
     from torchcomms._window import TorchCommWindow
 
+_native.start_log()
+
 # How long process exit waits for what finalized communicators still have to send.
 EXIT_SECONDS = 10.0
 # The part of that for kernels of communicators that were not finalized.

@@ -33,8 +33,9 @@ pub(super) fn load(arena: &DeviceArena, compiler: &Compiler, cache: Option<&Path
     if let Some((groups, queues)) = arena.missing_queues() {
         tracing::warn!(
             "{groups} groups use CUDA device {}, but this process has {queues} hardware queues. If ranks call the groups in different \
-             orders, the calls may wait for each other: start the processes with CUDA_DEVICE_MAX_CONNECTIONS=32",
-            arena.gpu().ordinal()
+             orders, the calls may wait for each other: start the processes with CUDA_DEVICE_MAX_CONNECTIONS={}",
+            arena.gpu().ordinal(),
+            (groups + 1).next_power_of_two()
         );
     }
     worlds.insert(arena.world());
