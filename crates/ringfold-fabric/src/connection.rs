@@ -15,6 +15,7 @@ use crate::transport::Transport;
 use core::time::Duration;
 use pause::Pause;
 use ringfold_plan::medium::Ticket;
+use ringfold_proto::handshake::Binding;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
@@ -44,6 +45,8 @@ pub struct Connection {
     output_pause: Pause,
     /// Whether the last read took everything.
     is_drained: bool,
+    /// Whether the poller reports what was decrypted.
+    is_reported: bool,
     input: Box<[u8]>,
     /// The part of `input` that was not taken.
     unread: core::ops::Range<usize>,
@@ -120,6 +123,7 @@ impl Connection {
             input_pause: Pause::none(poller, token, Direction::Receive),
             output_pause: Pause::none(poller, token, Direction::Send),
             is_drained: false,
+            is_reported: false,
             input: vec![0; intake.bytes()].into_boxed_slice(),
             unread: 0..0,
             output: VecDeque::new(),
@@ -146,6 +150,16 @@ impl Connection {
     /// The other end has authenticated: from now on its bytes are on its account, and the caps hold.
     pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose) {
         self.transport.identify(peer, purpose, self.is_local());
+    }
+
+    /// What the protocol below proves of the other end, once something has come through it; none without encryption.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        self.transport.binding()
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.transport.is_encrypted()
     }
 
     /// What the protocol says of a QUIC connection; none for TCP.
@@ -244,7 +258,8 @@ impl Connection {
         if self.queued_bytes > limits::QUEUED_BYTES_MAX {
             return Err(CloseReason::Backlogged.into());
         }
-        while !self.output.is_empty() {
+        let mut is_flushed = self.transport.flush()?;
+        while is_flushed && !self.output.is_empty() {
             if self.output.front().is_some_and(|first| first.len() > self.sent) {
                 match self.write() {
                     Ok(bytes) => self.sent += bytes,
@@ -255,7 +270,8 @@ impl Connection {
             }
             self.drop_sent(flushed);
         }
-        self.awaits_room = !self.output.is_empty();
+        is_flushed = is_flushed && self.transport.flush()?;
+        self.awaits_room = !is_flushed || !self.output.is_empty();
         if !self.awaits_room {
             self.output_pause.end();
         }
@@ -268,6 +284,7 @@ impl Connection {
         if !awaits_input {
             self.input_pause.end();
         }
+        self.note_buffered()?;
         self.watch()
     }
 
@@ -285,9 +302,28 @@ impl Connection {
     /// How many bytes may be read now. If the bandwidth is used up, none, and the poller reports when there is some.
     fn may_read(&mut self) -> io::Result<usize> {
         let allowance = self.transport.allowance(Direction::Receive);
+        let was_paused = self.input_pause.is_set();
         let bytes = self.input_pause.apply(allowance)?;
+        if was_paused != self.input_pause.is_set() {
+            // The poller has one time for each connection.
+            self.is_reported = false;
+        }
         self.watch()?;
         Ok(bytes)
+    }
+
+    /// Has the poller report what was decrypted but not read: the socket does not show it.
+    fn note_buffered(&mut self) -> io::Result<()> {
+        let has_buffered = self.awaits_input && !self.input_pause.is_set() && self.transport.has_buffered();
+        if has_buffered != self.is_reported {
+            match has_buffered {
+                true => self.poller.pause(self.token, Direction::Receive, Instant::now())?,
+                false if !self.input_pause.is_set() => self.poller.resume(self.token, Direction::Receive),
+                false => {}
+            }
+            self.is_reported = has_buffered;
+        }
+        Ok(())
     }
 
     /// Ends the output. What was sent before still arrives.
@@ -349,6 +385,7 @@ impl Connection {
         let read = self.transport.read(&mut [IoSliceMut::new(place)])?;
         self.unread.end += read;
         self.is_drained = read < room;
+        self.note_buffered()?;
         Ok(read > 0)
     }
 
@@ -369,6 +406,7 @@ impl Connection {
         let read = self.transport.read(&mut slices)?;
         self.is_drained = read < room;
         self.unread = 0..read.saturating_sub(wanted);
+        self.note_buffered()?;
         Ok(read.min(wanted))
     }
 
@@ -404,7 +442,7 @@ impl Connection {
         if self.flush(&mut Vec::new()).is_err() {
             return true;
         }
-        let is_sent = self.output.is_empty();
+        let is_sent = self.output.is_empty() && self.transport.is_flushed();
         if is_sent {
             // A connection that is broken has nothing to end.
             let _ = self.finish();
@@ -438,13 +476,20 @@ impl Connection {
 
     /// The same connection, no longer registered, for a thread that may block. Its poller still checks whether the other
     /// host answers. It is an error if input was not taken or output was not sent.
-    pub fn into_blocking(self) -> io::Result<BlockingConnection> {
+    pub fn into_blocking(mut self) -> io::Result<BlockingConnection> {
         if !self.unread.is_empty() || !self.output.is_empty() {
             return Err(io::Error::other("unexpected data after the handshake"));
         }
+        self.end_report();
         self.transport.unwatch(&self.poller)?;
         self.transport.set_blocking(true)?;
-        Ok(BlockingConnection::from(self.transport))
+        Ok(BlockingConnection::from(self.transport.clone()))
+    }
+
+    fn end_report(&mut self) {
+        if core::mem::take(&mut self.is_reported) {
+            self.poller.resume(self.token, Direction::Receive);
+        }
     }
 
     fn make_room(&mut self) {
@@ -454,6 +499,12 @@ impl Connection {
             self.input.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
         }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.end_report();
     }
 }
 

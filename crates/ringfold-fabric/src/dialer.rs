@@ -302,6 +302,10 @@ impl Dialer {
     fn meet(&mut self, now: Time, index: usize, transport: Arc<Transport>) {
         let Credentials { identity, target, secret } = self.credentials.clone();
         let handshake = random::nonce().and_then(|nonce| {
+            let security = self.poller.security()?;
+            if transport.must_be_encrypted(&security) {
+                transport.encrypt(&security)?;
+            }
             let dialler = DialerHandshake::new(identity, target, secret, nonce);
             Handshake::dial(now, transport, &self.poller, dialler, now + limits::HANDSHAKE_MAX)
         });
@@ -352,7 +356,7 @@ impl Dialer {
             let dialler = DialerHandshake::new(identity, target, secret, nonce);
             let transport = match &self.quic {
                 Some((endpoint, round_trip)) => endpoint.dial(address, *round_trip)?.into(),
-                None => Transport::dial(address)?,
+                None => Transport::dial(address, &*self.poller.security()?)?,
             };
             Handshake::dial(now, transport, &self.poller, dialler, now + self.timing.answer_max)
         });

@@ -110,8 +110,14 @@ impl Handshake {
         poller: &Arc<Poller>,
         acceptor: AcceptorHandshake,
     ) -> io::Result<Self> {
-        let side = Side::AcceptorHandshake(Box::new(acceptor));
-        let handshake = Self::new(transport.into(), poller, side, now + limits::HANDSHAKE_MAX)?;
+        let (transport, security) = (transport.into(), poller.security()?);
+        let mut acceptor = Box::new(acceptor);
+        if transport.must_be_encrypted(&security) {
+            acceptor.require_encryption();
+        }
+        transport.decide_encryption(&security);
+        let side = Side::AcceptorHandshake(acceptor);
+        let handshake = Self::new(transport, poller, side, now + limits::HANDSHAKE_MAX)?;
         Ok(Self { has_answered: true, ..handshake })
     }
 
@@ -228,10 +234,11 @@ impl Handshake {
 
     /// Binds the proofs to the encrypted session, once something has come through it.
     fn bind_session(&mut self) -> Result<(), Rejection> {
-        let Some(quic) = self.connection.quic().filter(|_| self.connection.has_input()) else {
+        if !self.connection.is_encrypted() || !self.connection.has_input() {
             return Ok(());
-        };
-        let binding = quic.binding().ok_or_else(|| Rejection::retryable("the session has no keys"))?;
+        }
+        let binding =
+            self.connection.binding().ok_or_else(|| Rejection::retryable("the session has no keys"))?;
         match &mut self.side {
             Side::DialerHandshake(dialler) => dialler.bind(binding),
             Side::AcceptorHandshake(acceptor) => acceptor.bind(binding),

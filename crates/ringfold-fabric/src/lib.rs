@@ -36,6 +36,7 @@ pub mod shared_memory;
 mod shared_ring;
 pub mod signal_counters;
 pub mod slots;
+pub mod tls;
 mod token_bucket;
 pub mod traffic;
 mod transport;

@@ -216,10 +216,14 @@ impl Mesh {
         if is_near || !core::mem::take(&mut self.may_use_quic) {
             return;
         }
-        let endpoint = QuicEndpoint::bind(self.address(), self.poller.network()).and_then(|endpoint| {
-            let endpoint = Arc::new(endpoint);
-            self.listener.add_quic(endpoint.clone()).map(|()| endpoint)
-        });
+        let endpoint = self
+            .poller
+            .security()
+            .and_then(|security| QuicEndpoint::bind(self.address(), self.poller.network(), &security))
+            .and_then(|endpoint| {
+                let endpoint = Arc::new(endpoint);
+                self.listener.add_quic(endpoint.clone()).map(|()| endpoint)
+            });
         match endpoint {
             Ok(endpoint) => self.quic = Some(endpoint),
             Err(error) => tracing::info!("no QUIC on UDP port {}: {error}; using TCP", self.address().port()),

@@ -6,6 +6,7 @@
 mod pauses;
 
 use crate::limits;
+use crate::tls::{Encryption, Security};
 use crate::traffic::{Direction, Network};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -14,7 +15,7 @@ use pauses::Pauses;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Instant;
 
 /// The number of a socket in a poller. Never used twice.
@@ -41,6 +42,8 @@ pub struct Poller {
     checks: Mutex<HealthChecks>,
     /// Accounts and caps of its connections.
     network: Arc<Network>,
+    /// How its connections are protected.
+    security: OnceLock<Arc<Security>>,
     /// Connections that may move nothing until a time.
     pauses: Mutex<Option<Pauses>>,
 }
@@ -108,6 +111,7 @@ impl Poller {
             unreachable_after: AtomicU64::default(),
             checks: Mutex::default(),
             network,
+            security: OnceLock::new(),
             pauses: Mutex::new(None),
         };
         poller.set_unreachable_after(limits::unreachable_after());
@@ -121,9 +125,26 @@ impl Poller {
         Ok(poller)
     }
 
+    /// Sets how its connections are protected, once.
+    pub fn with_security(self, security: Arc<Security>) -> Self {
+        let _ = self.security.set(security);
+        self
+    }
+
+    /// How its connections are protected: if nothing was set, with keys of the whole process.
+    pub fn security(&self) -> io::Result<Arc<Security>> {
+        static PROCESS: LazyLock<Result<Arc<Security>, String>> = LazyLock::new(|| {
+            Security::new(Encryption::default()).map(Arc::new).map_err(|error| error.to_string())
+        });
+        match self.security.get() {
+            Some(security) => Ok(security.clone()),
+            None => PROCESS.clone().map_err(io::Error::other),
+        }
+    }
+
     /// A poller with the settings, accounts and caps of another one.
     pub(crate) fn like(other: &Self) -> io::Result<Self> {
-        let poller = Self::on(other.network.clone())?;
+        let poller = Self::on(other.network.clone())?.with_security(other.security()?);
         poller.set_unreachable_after(other.unreachable_after());
         Ok(poller)
     }

@@ -7,7 +7,6 @@
 mod congestion;
 mod endpoint;
 mod pipe;
-mod tls;
 
 pub use endpoint::QuicEndpoint;
 pub use pipe::{QuicState, QuicStream};

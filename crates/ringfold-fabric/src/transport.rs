@@ -1,16 +1,19 @@
-//! The byte stream below a connection: TCP, or QUIC. TLS becomes a further kind of it.
+//! The byte stream below a connection: TCP, TLS on TCP, or QUIC.
 //!
 //! Only this file and the listener know that there is a descriptor.
 
 use crate::limits;
 use crate::poller::{Health, Poller, Token};
 use crate::quic::{QuicState, QuicStream};
+use crate::tls::{Encryption, Security, TlsSession, Wire};
 use crate::traffic::{Direction, Meter};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use ringfold_proto::handshake::Binding;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,6 +26,8 @@ const TCP_INFO_BYTES_ACKED: usize = 120;
 const TCP_INFO_BUSY_TIME: usize = 168;
 /// Larger than it is in any kernel.
 const TCP_INFO_BYTES_MAX: usize = 512;
+/// The first byte of TLS. Ours is another.
+const TLS_HANDSHAKE: u8 = 22;
 /// After fewer bytes the bandwidth of a stream is not known.
 const BANDWIDTH_BYTES_MIN: u64 = 1 << 20;
 
@@ -33,6 +38,11 @@ pub(crate) struct Transport {
     stream: TcpStream,
     /// Set if it is QUIC.
     quic: Option<Arc<QuicState>>,
+    /// Set if it is TLS.
+    tls: OnceLock<TlsSession>,
+    /// The keys for a connection whose first byte shows whether it is TLS.
+    undecided: Mutex<Option<Arc<Security>>>,
+    is_undecided: AtomicBool,
     /// The relay that it goes through.
     relay: OnceLock<SocketAddr>,
     /// Counts the bytes, since the first poller. The thread of a QUIC endpoint counts its packets instead.
@@ -77,8 +87,17 @@ impl CloseReason {
 }
 
 impl Transport {
-    /// Begins to connect. Nothing is waited for.
-    pub(crate) fn dial(to: SocketAddr) -> io::Result<Self> {
+    /// Begins to connect, encrypted if that is wanted. Nothing is waited for.
+    pub(crate) fn dial(to: SocketAddr, security: &Security) -> io::Result<Self> {
+        let transport = Self::dial_plain(to)?;
+        if security.encrypts(to.ip()) {
+            transport.encrypt(security)?;
+        }
+        Ok(transport)
+    }
+
+    /// The same, without encryption.
+    pub(crate) fn dial_plain(to: SocketAddr) -> io::Result<Self> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -86,6 +105,81 @@ impl Transport {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(fd).into()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Accepts a connection. Its first byte shows whether it is encrypted.
+    pub(crate) fn decide_encryption(&self, security: &Arc<Security>) {
+        if self.quic.is_some() {
+            return;
+        }
+        *self.undecided.lock() = Some(security.clone());
+        self.is_undecided.store(true, Ordering::Release);
+    }
+
+    /// Encrypts from now on, as the end that dials.
+    pub(crate) fn encrypt(&self, security: &Security) -> io::Result<()> {
+        let session = security.dial().map_err(io::Error::other)?;
+        let _ = self.tls.set(session);
+        Ok(())
+    }
+
+    /// Whether it must be encrypted: on the path to the other end, or behind a relay.
+    pub(crate) fn must_be_encrypted(&self, security: &Security) -> bool {
+        match self.stream.peer_addr() {
+            _ if self.quic.is_some() => false,
+            _ if self.relay().is_some() => security.encryption() != Encryption::Never,
+            Ok(address) => security.encrypts(address.ip()),
+            // It has ended.
+            Err(_) => true,
+        }
+    }
+
+    /// The encrypted session; none without encryption. Nothing has arrived while that is not known.
+    fn session(&self) -> io::Result<Option<&TlsSession>> {
+        if self.is_undecided.load(Ordering::Acquire) {
+            self.decide()?;
+        }
+        Ok(self.tls.get())
+    }
+
+    fn decide(&self) -> io::Result<()> {
+        let mut undecided = self.undecided.lock();
+        let Some(security) = undecided.as_ref() else { return Ok(()) };
+        let mut first = [0];
+        if self.stream.peek(&mut first)? == 1 && first[0] == TLS_HANDSHAKE {
+            let _ = self.tls.set(security.accept().map_err(io::Error::other)?);
+        }
+        *undecided = None;
+        self.is_undecided.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// What the protocol below proves of the other end; none without encryption, or before its keys are agreed.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        match &self.quic {
+            Some(quic) => quic.binding(),
+            None => self.tls.get()?.binding(),
+        }
+    }
+
+    /// Whether it is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.quic.is_some() || self.tls.get().is_some()
+    }
+
+    /// Sends what was taken before. Returns whether nothing is left that only needs room.
+    pub(crate) fn flush(&self) -> io::Result<bool> {
+        self.tls.get().map_or(Ok(true), |session| session.flush(self).map_err(|error| self.explain(error)))
+    }
+
+    /// Whether something can be read though the socket has no input.
+    pub(crate) fn has_buffered(&self) -> bool {
+        self.tls.get().is_some_and(TlsSession::has_buffered)
+    }
+
+    /// Whether everything that was taken has gone to the system.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.tls.get().is_none_or(|session| session.unsent_bytes() == 0)
     }
 
     pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
@@ -153,11 +247,12 @@ impl Transport {
     }
 
     /// Counts and pays for bytes that were moved.
-    fn account(&self, direction: Direction, moved: &io::Result<usize>) {
-        if let (Some(meter), Ok(bytes @ 1..)) = (self.meter.get(), moved) {
+    fn account(&self, direction: Direction, moved: io::Result<usize>) -> io::Result<usize> {
+        if let (Some(meter), Ok(bytes @ 1..)) = (self.meter.get(), &moved) {
             meter.count(direction, *bytes);
             meter.pay(direction, *bytes);
         }
+        moved
     }
 
     /// Registers it with a poller for input. From now on the poller checks whether the other host answers.
@@ -217,8 +312,11 @@ impl Transport {
 
     /// Reads once. Zero means that there is nothing now; the end of the stream is an error.
     pub(crate) fn read(&self, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let read = (&self.stream).read_vectored(place);
-        self.account(Direction::Receive, &read);
+        let read = match self.session() {
+            Ok(Some(session)) => session.read(self, place),
+            Ok(None) => self.account(Direction::Receive, (&self.stream).read_vectored(place)),
+            Err(error) => Err(error),
+        };
         match read {
             Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
                 Err(self.explain(CloseReason::Ended.into()))
@@ -231,8 +329,11 @@ impl Transport {
     /// Reads once, as [`Read`] does.
     pub(crate) fn read_raw(&self, place: &mut [u8]) -> io::Result<usize> {
         let most = place.len().min(self.wait_for_allowance(Direction::Receive));
-        let read = (&self.stream).read(&mut place[..most]);
-        self.account(Direction::Receive, &read);
+        let place = &mut place[..most];
+        let read = match self.session()? {
+            Some(session) => self.block(PollFlags::IN, || session.read(self, &mut [IoSliceMut::new(place)])),
+            None => self.account(Direction::Receive, (&self.stream).read(place)),
+        };
         match read {
             Ok(0) if self.is_unreachable() => Err(CloseReason::Unreachable.into()),
             result => result.map_err(|error| self.explain(error)),
@@ -242,14 +343,54 @@ impl Transport {
     /// Writes once, as [`Write`] does.
     pub(crate) fn write_slices(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let most = self.wait_for_allowance(Direction::Send);
+        if let Some(session) = self.session()? {
+            let write = || {
+                let whole = pieces.iter().map(|piece| piece.len()).sum::<usize>() <= most;
+                let first = pieces.iter().position(|piece| !piece.is_empty()).unwrap_or(0);
+                let few = if whole { pieces } else { &pieces[first..][..1] };
+                let vectors: Vec<_> = few.iter().map(|piece| vector_of(piece, most)).collect();
+                // SAFETY: the slices are valid for reads.
+                unsafe { session.write(self, &vectors) }
+            };
+            let taken = self.block(PollFlags::OUT, write)?;
+            // A thread that blocks expects that everything is on its way.
+            self.block(PollFlags::OUT, || match session.flush(self)? {
+                true => Ok(()),
+                false => Err(ErrorKind::WouldBlock.into()),
+            })?;
+            return Ok(taken);
+        }
         let written = match pieces.iter().find(|piece| !piece.is_empty()) {
             Some(first) if pieces.iter().map(|piece| piece.len()).sum::<usize>() > most => {
                 (&self.stream).write(&first[..first.len().min(most)])
             }
             _ => (&self.stream).write_vectored(pieces),
         };
-        self.account(Direction::Send, &written);
-        written.map_err(|error| self.explain(error))
+        self.account(Direction::Send, written).map_err(|error| self.explain(error))
+    }
+
+    /// Repeats what a session cannot do now when the socket is ready for it, as a socket that blocks does.
+    fn block<T>(&self, wanted: PollFlags, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let limit = match wanted {
+            PollFlags::IN => self.stream.read_timeout(),
+            _ => self.stream.write_timeout(),
+        };
+        let deadline = limit?.map(|limit| Instant::now() + limit);
+        loop {
+            match act() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                result => return result.map_err(|error| self.explain(error)),
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut [PollFd::new(&self.stream, wanted)], timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Writes once, from memory that others may write to.
@@ -257,6 +398,10 @@ impl Transport {
     /// # Safety
     /// The pieces are valid for reads.
     pub(crate) unsafe fn write(&self, pieces: &mut [libc::iovec]) -> io::Result<usize> {
+        if let Some(session) = self.session()? {
+            // SAFETY: the pieces are valid for reads, says the caller.
+            return unsafe { session.write(self, pieces) }.map_err(|error| self.explain(error));
+        }
         // SAFETY: all-zero is a valid message header.
         let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
         message.msg_iov = pieces.as_mut_ptr();
@@ -264,8 +409,7 @@ impl Transport {
         // SAFETY: the pieces are valid for reads, says the caller; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
         let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
-        self.account(Direction::Send, &sent);
-        sent.map_err(|error| self.explain(error))
+        self.account(Direction::Send, sent).map_err(|error| self.explain(error))
     }
 
     /// The round-trip time, as the kernel measured it.
@@ -334,7 +478,8 @@ impl Transport {
         let mut bytes: libc::c_int = 0;
         // SAFETY: this request writes one number to the place that it is given.
         let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-        if result == 0 { Ok(bytes.max(0) as usize) } else { Err(io::Error::last_os_error()) }
+        let waiting = self.tls.get().map_or(0, TlsSession::unsent_bytes);
+        if result == 0 { Ok(bytes.max(0) as usize + waiting) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The system takes bytes only shortly before they are sent. That it may refuse to do so does no harm.
@@ -355,6 +500,23 @@ impl Transport {
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+/// The socket below an encrypted session: never waits, also if the socket blocks.
+impl Wire for Transport {
+    fn receive(&self, place: &mut [u8]) -> io::Result<usize> {
+        let received = rustix::net::recv(&self.stream, place, RecvFlags::DONTWAIT);
+        self.account(Direction::Receive, received.map(|(_, bytes)| bytes).map_err(io::Error::from))
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        self.account(Direction::Send, sent.map_err(io::Error::from))
+    }
+}
+
+fn vector_of(piece: &[u8], most: usize) -> libc::iovec {
+    libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len().min(most) }
 }
 
 impl AsFd for Transport {
@@ -399,6 +561,9 @@ impl From<TcpStream> for Transport {
         Self {
             stream,
             quic: None,
+            tls: OnceLock::new(),
+            undecided: Mutex::new(None),
+            is_undecided: AtomicBool::new(false),
             relay: OnceLock::new(),
             meter: OnceLock::new(),
             unreachable_after: OnceLock::new(),

@@ -1,7 +1,8 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
 use crate::node::{
-    Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two, visit,
+    Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two,
+    two_encrypted, visit,
 };
 use crate::tcp_queues::await_delivered;
 use ringfold_fabric::connection::{Connection, Intake};
@@ -136,6 +137,23 @@ fn two_who_dial_at_once_never_get_two_links_or_none() {
 #[test]
 fn two_who_dial_several_streams_at_once_never_get_two_links_or_none() {
     dial_each_other(100, two(3), Node::far_address);
+}
+
+#[test]
+fn two_who_dial_encrypted_never_get_two_links_or_none() {
+    dial_each_other(50, two_encrypted(1), Node::address);
+    dial_each_other(50, two_encrypted(3), Node::far_address);
+}
+
+#[test]
+fn one_who_encrypts_and_one_who_does_not_get_no_link() {
+    let ((mut a, _), (_, mut b)) = (two_encrypted(1), two(1));
+    let (of_a, of_b) = (a.member(a.address()), b.member(b.address()));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
+    b.ahead = limits::DIAL_HEAD_START;
+    drive(&mut [&mut a, &mut b], |nodes| nodes.iter().any(|node| !node.failed.is_empty()));
+    assert!(a.up.is_empty() && b.up.is_empty());
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Relays, with real sockets.
 
-use crate::node::{KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
+use crate::node::{
+    KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two, two_encrypted,
+};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::limits;
@@ -94,12 +96,13 @@ fn ends(mut connection: &BlockingConnection) -> bool {
 #[test]
 fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     let relay = TestRelay::start();
-    let (mut a, mut b) = two(4);
+    let (mut a, mut b) = two_encrypted(4);
+    let ids = [a.peer, b.peer];
     for node in [&mut a, &mut b] {
         let mesh = core::mem::replace(&mut node.mesh, Node::new(9, 1, LONG).mesh);
         node.mesh = mesh.with_relay_secret(Secret::token(TOKEN), false);
         node.mesh.use_relays(node.now(), relay.relays().addresses);
-        node.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
+        node.mesh.admit(epoch(1), &KEY, ids.to_vec());
     }
     let (of_a, of_b) = (a.member(closed_port()), b.member(closed_port()));
     let begun = Instant::now();
@@ -108,23 +111,23 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     drive(&mut [&mut a, &mut b], both_up);
     assert!(begun.elapsed() >= limits::RELAY_HEAD_START, "direct attempts come first");
     assert_one_link(&mut a, &mut b, 1);
-    assert!(a.mesh.is_relayed(PeerId(2)) && b.mesh.is_relayed(PeerId(1)));
+    assert!(a.mesh.is_relayed(ids[1]) && b.mesh.is_relayed(ids[0]));
     // Both can dial each other for other purposes, again and again.
-    for (me, other) in [(1, 2), (2, 1), (1, 2)] {
-        let relays = relay.relays();
+    for (me, other) in [(0, 1), (1, 0), (0, 1)] {
+        let (relays, security) = (relay.relays(), [&a, &b][me].poller.security().unwrap());
         let dial = std::thread::spawn(move || {
-            let target = DialTarget::member(Purpose::State, epoch(1), PeerId(other));
-            let identity = Identity::new(PeerId(me), RunId(0));
+            let target = DialTarget::member(Purpose::State, epoch(1), ids[other]);
+            let identity = Identity::new(ids[me], RunId(0));
             let credentials = Credentials { identity, target, secret: Secret::epoch_key(&KEY) };
             let route = (&relays, Duration::from_millis(20));
-            VisitDialer::new(Arc::new(Poller::new().unwrap()))
+            VisitDialer::new(Arc::new(Poller::new().unwrap().with_security(security)))
                 .dial(&[closed_port()], LONG, &credentials, route)
                 .unwrap()
         });
         drive(&mut [&mut a, &mut b], |nodes| nodes.iter().any(|node| !node.visitors.is_empty()));
-        let visited = if me == 1 { &mut b } else { &mut a };
+        let visited = if me == 0 { &mut b } else { &mut a };
         let (peer, purpose, visitor) = visited.visitors.pop().unwrap();
-        assert_eq!((peer, purpose), (PeerId(me), Purpose::State));
+        assert_eq!((peer, purpose), (ids[me], Purpose::State));
         (&visitor).write_all(b"state").unwrap();
         let mut bytes = [0; 5];
         (&dial.join().unwrap()).read_exact(&mut bytes).unwrap();

@@ -14,7 +14,9 @@
 //! differs, and an end rejects its own id), and no byte of the blocks can be changed in transit. The dialler proves first:
 //! a process that can only reach a listener learns nothing that depends on the secret.
 //!
-//! The handshake does not encrypt what follows it; an attacker on the path can read and change it.
+//! The handshake does not encrypt what follows it: that is done by TLS or QUIC below it. Then the proofs also cover a value of the
+//! encrypted session, and an end can only use the id that belongs to its keys ([`Binding`]). Without encryption an attacker on the
+//! path can read and change what follows.
 //!
 //! [`DialerHandshake`] and [`AcceptorHandshake`] are pure. They accept bytes in any pieces. After an error `poll_output`
 //! may return bytes that tell the other end the reason: send them, then close. **The driver sets deadlines**: it must
@@ -141,6 +143,9 @@ pub enum HandshakeError {
     /// The acceptor accepted the proof, but did not prove that it knows the secret.
     #[error("the acceptor did not prove that it knows the secret")]
     Impostor,
+    /// The other end uses an id that does not belong to its keys.
+    #[error("the other end claims to be {claimed}, but has the keys of {owner}")]
+    WrongKeys { claimed: PeerId, owner: PeerId },
     #[error("connection rejected: {0}")]
     Rejected(ConnectionRejection),
     #[error("the other end violated the protocol: {0}")]
@@ -158,7 +163,7 @@ impl HandshakeError {
             | Self::Truncated { .. } => true,
             Self::Rejected(_) | Self::NotRingfold | Self::Version { .. } | Self::WrongRun { .. } => false,
             Self::WrongPeer { .. } | Self::TokenMissing | Self::TokenUnexpected | Self::BadToken => false,
-            Self::NotAMember | Self::Impostor | Self::Misbehaved(_) => false,
+            Self::NotAMember | Self::Impostor | Self::WrongKeys { .. } | Self::Misbehaved(_) => false,
         }
     }
 
@@ -176,8 +181,20 @@ struct Transcript {
     binding: Option<Binding>,
 }
 
-/// A value that only the two ends of one encrypted session know. Proofs cover it, so nobody can sit between two sessions.
-pub type Binding = [u8; 32];
+/// What an encrypted session below the handshake proves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// A value that only the two ends of the session know. Proofs cover it, so nobody can sit between two sessions.
+    pub exported: [u8; 32],
+    /// The id that belongs to the keys of the other end. It can use no other.
+    pub peer: PeerId,
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Binding").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
 
 impl Transcript {
     /// The MAC of the dialler's proof.
@@ -189,7 +206,7 @@ impl Transcript {
     }
 
     fn binding(&self) -> &[u8] {
-        self.binding.as_ref().map_or(&[], |binding| binding)
+        self.binding.as_ref().map_or(&[], |binding| &binding.exported)
     }
 
     /// The MAC of the acceptor's proof. It covers the verdict, so that a rejection cannot be changed to acceptance.

@@ -181,12 +181,18 @@ pub enum ConnectionRejection {
     Full,
     #[error("shutting down")]
     Closing,
+    /// The dialler does not encrypt, and the acceptor requires it.
+    #[error("connections to it must be encrypted, and this end does not encrypt")]
+    Plaintext,
+    /// The dialler's id does not belong to its keys.
+    #[error("the dialler's id does not belong to its keys")]
+    WrongKeys,
     #[error("unknown reason {0}")]
     Other(u8),
 }
 
 impl Status {
-    const NUMBERS: [(u8, Self); 12] = [
+    const NUMBERS: [(u8, Self); 14] = [
         (0, Self::Ok),
         (1, Self::Version),
         (2, Self::WrongRun),
@@ -199,6 +205,8 @@ impl Status {
         (19, Self::Rejected(ConnectionRejection::Itself)),
         (20, Self::Rejected(ConnectionRejection::Full)),
         (21, Self::Rejected(ConnectionRejection::Closing)),
+        (22, Self::Rejected(ConnectionRejection::Plaintext)),
+        (23, Self::Rejected(ConnectionRejection::WrongKeys)),
     ];
 
     pub fn number(self) -> u8 {

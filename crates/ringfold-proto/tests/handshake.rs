@@ -1,7 +1,7 @@
 //! Handshakes, also with attackers on the path.
 
 use ringfold_proto::handshake::{
-    AcceptorHandshake, DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret,
+    AcceptorHandshake, Binding, DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret,
 };
 use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
@@ -136,8 +136,8 @@ fn a_dialler_without_the_epochs_key_is_rejected() {
 fn proofs_hold_only_within_one_encrypted_session() {
     let bound = |one: Option<[u8; 32]>, other: Option<[u8; 32]>| {
         let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
-        one.inspect(|binding| dialler.bind(*binding));
-        other.inspect(|binding| acceptor.bind(*binding));
+        one.inspect(|exported| dialler.bind(Binding { exported: *exported, peer: BOB }));
+        other.inspect(|exported| acceptor.bind(Binding { exported: *exported, peer: ALICE }));
         carry(dialler, acceptor, Ok(Secret::epoch_key(&KEY)), usize::MAX)
     };
     let (here, there) = (Some([5; 32]), Some([6; 32]));
@@ -146,6 +146,34 @@ fn proofs_hold_only_within_one_encrypted_session() {
     for (one, other) in [(here, there), (here, None), (None, there)] {
         assert_eq!(bound(one, other), both(HandshakeError::NotAMember));
     }
+}
+
+#[test]
+fn an_end_can_only_use_the_id_of_its_keys() {
+    let bound = |server: PeerId, client: PeerId| {
+        let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
+        dialler.bind(Binding { exported: [5; 32], peer: server });
+        acceptor.bind(Binding { exported: [5; 32], peer: client });
+        carry(dialler, acceptor, Ok(Secret::epoch_key(&KEY)), usize::MAX)
+    };
+    let mallory = PeerId(0x3a1);
+    let as_alice = bound(BOB, mallory);
+    assert_eq!(as_alice.acceptor, Err(HandshakeError::WrongKeys { claimed: ALICE, owner: mallory }));
+    assert_eq!(as_alice.dialler, Err(HandshakeError::Rejected(ConnectionRejection::WrongKeys)));
+    let as_bob = bound(mallory, ALICE);
+    assert_eq!(as_bob.dialler, Err(HandshakeError::WrongKeys { claimed: BOB, owner: mallory }));
+}
+
+#[test]
+fn plaintext_is_rejected_where_it_is_not_allowed() {
+    let mut acceptor = member_accepts();
+    acceptor.require_encryption();
+    let ends = carry(member_dials(&KEY), acceptor.clone(), Ok(Secret::epoch_key(&KEY)), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::Rejected(ConnectionRejection::Plaintext)));
+    // What goes through a relay is encrypted by its two members.
+    let alice = Identity::new(ALICE, RUN);
+    let leg = DialerHandshake::new(alice, DialTarget::relay(), Secret::token("sesame"), Nonce([9; 32]));
+    assert!(carry(leg, acceptor, Ok(Secret::token("sesame")), usize::MAX).acceptor.is_ok());
 }
 
 #[test]

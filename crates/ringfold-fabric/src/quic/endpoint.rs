@@ -2,8 +2,8 @@
 
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
-use super::tls;
 use crate::limits;
+use crate::tls::Security;
 use crate::traffic::{Direction, Network, Traffic};
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -85,9 +85,9 @@ struct DialRequest {
 
 impl QuicEndpoint {
     /// Binds a socket and starts the thread. Its packets are on the accounts of `network`.
-    pub fn bind(address: SocketAddr, network: &Arc<Network>) -> io::Result<Self> {
+    pub fn bind(address: SocketAddr, network: &Arc<Network>, security: &Security) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
-        let worker = Worker::new(&socket)?;
+        let worker = Worker::new(&socket, security)?;
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let shared = Arc::new(Shared {
             socket,
@@ -206,12 +206,12 @@ struct Packets {
 }
 
 impl Worker {
-    fn new(socket: &UdpSocket) -> io::Result<Self> {
+    fn new(socket: &UdpSocket, security: &Security) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let udp = UdpSocketState::new(socket.into())?;
         let _ = udp.set_send_buffer_size(socket.into(), SOCKET_BYTES);
         let _ = udp.set_recv_buffer_size(socket.into(), SOCKET_BYTES);
-        let (client, server) = tls::configs()?;
+        let (client, server) = security.quic_configs();
         let server = Arc::new(QuicServerConfig::try_from(server).map_err(io::Error::other)?);
         let client = Arc::new(QuicClientConfig::try_from(client).map_err(io::Error::other)?);
         let incoming = Arc::new(ServerConfig::with_crypto(server.clone()));

@@ -1,6 +1,7 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
 use super::congestion::Rates;
+use crate::tls;
 use crate::token_bucket::TokenBucket;
 use crate::traffic::{self, Direction, Meter, Network};
 use crate::transport::Transport;
@@ -10,9 +11,11 @@ use parking_lot::Mutex;
 use quinn_proto::{
     Connection, ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId, VarInt, WriteError,
 };
+use ringfold_proto::handshake::Binding;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use rustix::event::PollFlags;
+use rustls::pki_types::CertificateDer;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -29,8 +32,6 @@ const CHUNKS_PER_WRITE: usize = 64;
 const UNSENT_BYTES: u64 = 512 * 1024;
 /// A lost packet is sent again within so many round trips.
 const LOSS_ROUND_TRIPS: u32 = 2;
-/// The label of the value that both ends derive from the keys of the session.
-const BINDING_LABEL: &[u8] = b"EXPORTER-ringfold";
 /// The streams of each direction. A stream in which too many gaps wait for lost packets ends the connection; with several
 /// of them even a loss of every second packet of a whole window is no more than they allow.
 pub(super) const STREAMS: usize = 16;
@@ -63,7 +64,7 @@ pub struct QuicStream {
 pub struct QuicState {
     /// The address of the other end.
     pub remote: SocketAddr,
-    binding: OnceLock<[u8; 32]>,
+    binding: OnceLock<Binding>,
     failure: Mutex<Option<String>>,
     round_trip_us: AtomicU64,
     unacknowledged: AtomicU64,
@@ -100,7 +101,7 @@ impl QuicState {
     }
 
     /// A value that only the two ends of this TLS session know; none before it is established.
-    pub fn binding(&self) -> Option<[u8; 32]> {
+    pub fn binding(&self) -> Option<Binding> {
         self.binding.get().copied()
     }
 
@@ -278,15 +279,22 @@ impl Pipe {
         self.pacer.pay(traffic::now(), bytes);
     }
 
+    /// What the session proves of the other end.
+    fn exported_binding(&self) -> Option<Binding> {
+        let session = self.connection.crypto_session();
+        let certificates = session.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let (mut exported, peer) = ([0; 32], tls::peer_of(certificates.first()?)?);
+        session.export_keying_material(&mut exported, tls::BINDING_LABEL, &[]).ok()?;
+        Some(Binding { exported, peer })
+    }
+
     /// Handles the protocol's events. Returns true when a connection of the other end is established.
     pub fn handle_events(&mut self) -> bool {
         let mut is_established = false;
         while let Some(event) = self.connection.poll() {
             match event {
                 Event::Connected => {
-                    let mut binding = [0; 32];
-                    let session = self.connection.crypto_session();
-                    if session.export_keying_material(&mut binding, BINDING_LABEL, &[]).is_ok() {
+                    if let Some(binding) = self.exported_binding() {
                         let _ = self.state.binding.set(binding);
                     }
                     let open = || self.connection.streams().open(Dir::Uni);

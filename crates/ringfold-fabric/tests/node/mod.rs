@@ -9,6 +9,7 @@ use ringfold_fabric::mesh::{Mesh, MeshEvent, VisitDialer};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::relay::Relays;
 use ringfold_fabric::slots::SlotPool;
+use ringfold_fabric::tls::{Encryption, Security};
 use ringfold_plan::executor::FrameDecision;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::hello::Purpose;
@@ -63,11 +64,14 @@ pub struct Node {
 
 impl Node {
     pub fn new(peer: u128, streams: u16, timeout: Duration) -> Self {
-        let poller = Arc::new(Poller::new().unwrap());
+        Self::with_keys(PeerId(peer), Arc::new(Security::new(Encryption::Never).unwrap()), streams, timeout)
+    }
+
+    fn with_keys(peer: PeerId, security: Arc<Security>, streams: u16, timeout: Duration) -> Self {
+        let poller = Arc::new(Poller::new().unwrap().with_security(security));
         let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
-        let peer = PeerId(peer);
         let mesh = Mesh::new(peer, listener, streams, timeout, &poller);
-        let (clock, chance) = (Clock::start(), Chance(peer.0 as u64 * 2 + 1));
+        let (clock, chance) = (Clock::start(), Chance((peer.0 as u64).wrapping_mul(2) | 1));
         let (up, failed, visitors) = (Vec::new(), Vec::new(), Vec::new());
         Self { peer, host: 1, mesh, poller, clock, ahead: Duration::ZERO, chance, up, failed, visitors }
     }
@@ -180,6 +184,14 @@ pub fn assert_one_link(a: &mut Node, b: &mut Node, number: u64) {
 
 pub fn two(streams: u16) -> (Node, Node) {
     (Node::new(1, streams, LONG), Node::new(2, streams, LONG))
+}
+
+/// The same, whose connections are all encrypted. The first has the lower id.
+pub fn two_encrypted(streams: u16) -> (Node, Node) {
+    let mut keys = [(); 2].map(|()| Arc::new(Security::new(Encryption::Always).unwrap()));
+    keys.sort_by_key(|security| security.peer());
+    let [a, b] = keys.map(|security| Node::with_keys(security.peer(), security, streams, LONG));
+    (a, b)
 }
 
 pub fn closed_port() -> SocketAddr {

@@ -2,7 +2,7 @@
 
 use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
 use crate::hello::{
-    ConnectionRejection, Features, Hello, InvalidBlock, Nonce, Proof, Status, Verdict, Welcome,
+    ConnectionRejection, Features, Hello, InvalidBlock, Nonce, Proof, Purpose, Status, Verdict, Welcome,
 };
 use crate::id::RunId;
 use hmac::Mac;
@@ -28,6 +28,7 @@ pub struct AcceptorHandshake {
     buffer: BlockBuffer,
     output: Vec<u8>,
     binding: Option<Binding>,
+    requires_encryption: bool,
     state: State,
 }
 
@@ -45,7 +46,13 @@ impl AcceptorHandshake {
     /// Waits for a hello. The nonce must be random and new.
     pub fn new(identity: Identity, nonce: Nonce) -> Self {
         let (buffer, output) = (BlockBuffer::new(), Vec::new());
-        Self { identity, nonce, buffer, output, binding: None, state: State::AwaitHello }
+        let (binding, state) = (None, State::AwaitHello);
+        Self { identity, nonce, buffer, output, binding, requires_encryption: false, state }
+    }
+
+    /// Rejects diallers that do not encrypt, except those of relays: what a relay passes on is encrypted by others.
+    pub fn require_encryption(&mut self) {
+        self.requires_encryption = true;
     }
 
     /// Binds the proofs to an encrypted session. Must be called before the hello is handled.
@@ -142,6 +149,16 @@ impl AcceptorHandshake {
         }
         if hello.session == me {
             return Err(rejected(ConnectionRejection::Itself));
+        }
+        match self.binding {
+            Some(Binding { peer: owner, .. }) if hello.session != owner => {
+                let error = HandshakeError::WrongKeys { claimed: hello.session, owner };
+                return Err((Status::Rejected(ConnectionRejection::WrongKeys), error));
+            }
+            None if self.requires_encryption && hello.purpose != Purpose::Relay => {
+                return Err(rejected(ConnectionRejection::Plaintext));
+            }
+            _ => {}
         }
         let secret = secrets.secret_for(hello).map_err(rejected)?;
         match (hello.has_secret, secret.is_none()) {

@@ -151,6 +151,13 @@ impl DialerHandshake {
         if welcome.session == me {
             return Err(HandshakeError::Rejected(ConnectionRejection::Itself));
         }
+        // A master has no id.
+        if let Some(Binding { peer: owner, .. }) = self.binding
+            && welcome.session != PeerId(0)
+            && welcome.session != owner
+        {
+            return Err(HandshakeError::WrongKeys { claimed: welcome.session, owner });
+        }
         if let Some(expected) = self.target.peer.filter(|p| *p != welcome.session) {
             return Err(HandshakeError::WrongPeer { expected, found: welcome.session });
         }

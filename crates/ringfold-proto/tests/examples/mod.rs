@@ -314,6 +314,8 @@ examples! { statuses: Status {
     "itself", Status::Rejected(ConnectionRejection::Itself) => Status::Rejected(ConnectionRejection::Itself);
     "full", Status::Rejected(ConnectionRejection::Full) => Status::Rejected(ConnectionRejection::Full);
     "closing", Status::Rejected(ConnectionRejection::Closing) => Status::Rejected(ConnectionRejection::Closing);
+    "plaintext", Status::Rejected(ConnectionRejection::Plaintext) => Status::Rejected(ConnectionRejection::Plaintext);
+    "wrong-keys", Status::Rejected(ConnectionRejection::WrongKeys) => Status::Rejected(ConnectionRejection::WrongKeys);
     "other", Status::Rejected(ConnectionRejection::Other(_)) => Status::Rejected(ConnectionRejection::Other(200));
 } }
 
