@@ -6,7 +6,7 @@
 mod pauses;
 
 use crate::limits;
-use crate::tls::{Encryption, Security};
+use crate::tls::Security;
 use crate::traffic::{Direction, Network};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -133,9 +133,8 @@ impl Poller {
 
     /// How its connections are protected: if nothing was set, with keys of the whole process.
     pub fn security(&self) -> io::Result<Arc<Security>> {
-        static PROCESS: LazyLock<Result<Arc<Security>, String>> = LazyLock::new(|| {
-            Security::new(Encryption::default()).map(Arc::new).map_err(|error| error.to_string())
-        });
+        static PROCESS: LazyLock<Result<Arc<Security>, String>> =
+            LazyLock::new(|| Security::by_default().map(Arc::new).map_err(|error| error.to_string()));
         match self.security.get() {
             Some(security) => Ok(security.clone()),
             None => PROCESS.clone().map_err(io::Error::other),

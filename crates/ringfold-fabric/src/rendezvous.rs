@@ -9,11 +9,12 @@ use crate::connection::{self, BlockingConnection};
 use crate::dialer::{Credentials, dial_blocking};
 use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Readiness};
+use crate::tls::Security;
 use crate::{host, limits, random};
 use parking_lot::{Condvar, Mutex};
 use ringfold_proto::handshake::{DialTarget, Established, Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
-use ringfold_proto::id::{EpochId, PeerId, RunId};
+use ringfold_proto::id::{EpochId, Incarnation, PeerId, RunId};
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -55,6 +56,8 @@ struct Shared {
     id: u128,
     endpoint: Arc<Endpoint>,
     poller: Arc<Poller>,
+    /// The keys of connections that this end dials.
+    dialling: Arc<Security>,
     is_closing: AtomicBool,
     invitations: Mutex<HashMap<u64, LocalInvitation>>,
     changed: Condvar,
@@ -88,16 +91,20 @@ const DIAL_GRACE: Duration = Duration::from_secs(1);
 impl Rendezvous {
     /// Listens on a free port, at one address of this host or at all.
     pub fn open(endpoint: Arc<Endpoint>, at: Option<IpAddr>) -> io::Result<Self> {
-        let poller = Arc::new(Poller::new()?);
+        // The two roles have keys of their own, since an end may connect with itself.
+        let (accepting, dialling) = (Arc::new(Security::by_default()?), Arc::new(Security::by_default()?));
+        let id = accepting.peer().0;
+        let poller = Arc::new(Poller::new()?.with_security(accepting));
         let listener = Listener::bind_in(at, 0..=0, &poller)?;
         let port = listener.address().port();
         let own =
             || core::iter::once(IpAddr::V4(Ipv4Addr::LOCALHOST)).chain(host::outward_addresses()).collect();
         let hosts: Vec<IpAddr> = at.filter(|ip| !ip.is_unspecified()).map_or_else(own, |ip| vec![ip]);
         let shared = Arc::new(Shared {
-            id: random::id()?,
+            id,
             endpoint,
             poller,
+            dialling,
             is_closing: AtomicBool::new(false),
             invitations: Mutex::default(),
             changed: Condvar::new(),
@@ -227,12 +234,13 @@ impl Shared {
         deadline: Instant,
     ) -> io::Result<Option<BlockingConnection>> {
         let credentials = Credentials {
-            identity: Identity::new(PeerId(u128::from(mine.id)), RunId(0)),
-            target: DialTarget::member(Purpose::Window, epoch_of(theirs.id), PeerId(theirs.host)),
+            identity: Identity::new(self.dialling.peer(), RunId(0)),
+            target: DialTarget::member(Purpose::Window, epoch_of(theirs.id, mine.id), PeerId(theirs.host)),
             secret: Secret::epoch_key(&theirs.key),
         };
         let left = || deadline.saturating_duration_since(Instant::now());
-        let connection = dial_blocking(&theirs.addresses, left(), &credentials, &self.poller)?;
+        let poller = Poller::new()?.with_security(self.dialling.clone());
+        let connection = dial_blocking(&theirs.addresses, left(), &credentials, &poller)?;
         connection.set_read_timeout(Some(left().max(Duration::from_millis(1))))?;
         let mut answer = [0];
         (&connection).read_exact(&mut answer)?;
@@ -275,13 +283,13 @@ impl Shared {
         }
         let invitations = self.invitations.lock();
         let invitation =
-            invitations.get(&hello.epoch.counter).filter(|_| hello.epoch == epoch_of(hello.epoch.counter));
+            invitations.get(&hello.epoch.counter).filter(|_| hello.epoch.group == EpochId::default().group);
         invitation.map(|invitation| Secret::epoch_key(&invitation.key)).ok_or(ConnectionRejection::NotAMember)
     }
 
     /// A peer has proven that it knows the key of an invitation.
     fn receive(&self, who: &Established, mut stream: connection::Connection) -> io::Result<()> {
-        let (mine, theirs) = (who.epoch.counter, u64::try_from(who.peer.0).map_err(io::Error::other)?);
+        let (mine, theirs) = (who.epoch.counter, who.epoch.incarnation.0);
         let mut invitations = self.invitations.lock();
         let invitation =
             invitations.get_mut(&mine).ok_or_else(|| io::Error::other("its invitation was dropped"))?;
@@ -332,9 +340,9 @@ impl Shared {
     }
 }
 
-/// The epoch that stands for an invitation in handshakes.
-fn epoch_of(invitation: u64) -> EpochId {
-    EpochId { counter: invitation, ..EpochId::default() }
+/// The epoch that stands for the invitations of both ends in handshakes: of the one that is dialled, and of the one that dials.
+fn epoch_of(dialled: u64, dialling: u64) -> EpochId {
+    EpochId { counter: dialled, incarnation: Incarnation(dialling), ..EpochId::default() }
 }
 
 impl core::fmt::Debug for Shared {

@@ -10,5 +10,5 @@ mod security;
 mod session;
 
 pub(crate) use security::{BINDING_LABEL, peer_of};
-pub use security::{Encryption, Security, SecurityError};
+pub use security::{Encryption, Security, SecurityError, insecure_by_environment};
 pub(crate) use session::{TlsSession, Wire};

@@ -19,6 +19,7 @@ mod group;
 mod limits;
 mod master;
 mod process_name;
+mod protection;
 mod relay;
 mod shared_state;
 mod staging;

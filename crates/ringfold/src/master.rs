@@ -13,6 +13,7 @@ pub(crate) use builder::listen_addresses;
 
 use crate::Error;
 use crate::error::invalid;
+use crate::protection;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -91,7 +92,8 @@ impl Master {
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
         let poller = Poller::with_unreachable_after(self.options.unreachable_after);
         let poller = poller.map_err(|e| Error::system("creating the poller of the master failed", &e))?;
-        let poller = Arc::new(poller);
+        let security = protection::keys(&self.options.token, self.options.insecure)?;
+        let poller = Arc::new(poller.with_security(security));
         let listener = Listener::bind(&self.options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
@@ -106,7 +108,7 @@ impl Master {
         }
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
-        self.options.warn_without_token(&addresses);
+        self.options.check_token(&addresses)?;
         let server = Server::new(&self.options, poller.clone(), listener)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()

@@ -39,6 +39,14 @@ pub enum Encryption {
     Always,
 }
 
+/// The environment variable that turns encryption off.
+const INSECURE_VARIABLE: &str = "RINGFOLD_INSECURE";
+
+/// Whether the environment turns encryption off: `RINGFOLD_INSECURE=1`.
+pub fn insecure_by_environment() -> bool {
+    std::env::var(INSECURE_VARIABLE).is_ok_and(|value| !matches!(value.trim(), "" | "0"))
+}
+
 /// The keys of a process or a part of it could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make the keys of encrypted connections: {0}")]
@@ -65,6 +73,11 @@ impl core::fmt::Debug for Security {
 }
 
 impl Security {
+    /// Makes new keys, for connections without a secret. The environment may turn encryption off.
+    pub fn by_default() -> Result<Self, SecurityError> {
+        Self::new(if insecure_by_environment() { Encryption::Never } else { Encryption::default() })
+    }
+
     /// Makes new keys.
     pub fn new(encryption: Encryption) -> Result<Self, SecurityError> {
         let failed = |error: &dyn core::fmt::Display| SecurityError(error.to_string());

@@ -40,6 +40,8 @@ struct State {
     outgoing: Bytes,
     /// Data to be sent after the TLS handshake.
     early: Vec<u8>,
+    /// Why the session has failed. Its records must not be used any more.
+    failure: Option<rustls::Error>,
     /// A copy of the data that is encrypted: others may write to the original meanwhile.
     staged: Vec<u8>,
 }
@@ -60,6 +62,7 @@ impl TlsSession {
             arrived: Bytes::default(),
             outgoing: Bytes::default(),
             early: Vec::new(),
+            failure: None,
             staged: Vec::new(),
         }))
     }
@@ -139,14 +142,14 @@ impl TlsSession {
     /// Whether something can be read without the socket.
     pub(crate) fn has_buffered(&self) -> bool {
         let state = self.0.lock();
-        !state.arrived.is_empty() || state.input.has_record()
+        !state.arrived.is_empty() || state.failure.is_none() && state.input.has_record()
     }
 
     /// What the session proves; none before the end of the TLS handshake.
     pub(crate) fn binding(&self) -> Option<Binding> {
         let state = self.0.lock();
         let common = state.records.state();
-        if common.is_handshaking() {
+        if common.is_handshaking() || state.failure.is_some() {
             return None;
         }
         let peer = common.peer_certificates()?.first().and_then(peer_of)?;
@@ -157,14 +160,15 @@ impl TlsSession {
 impl State {
     /// Processes what has arrived, one step.
     fn advance(&mut self, sink: &mut Sink<'_, '_>) -> io::Result<Step> {
+        self.check()?;
         let was_handshaking = self.records.state().is_handshaking();
         let arrived = &mut self.arrived;
         let mut deliver = |data: &[u8]| {
             let taken = if arrived.is_empty() { sink.put(data) } else { 0 };
             arrived.extend(&data[taken..]);
         };
-        let step =
-            self.records.process(&mut self.input, &mut self.outgoing, &mut deliver).map_err(damaged)?;
+        let processed = self.records.process(&mut self.input, &mut self.outgoing, &mut deliver);
+        let step = processed.or_else(|error| self.fail(error))?;
         if was_handshaking && !self.records.state().is_handshaking() {
             let early = core::mem::take(&mut self.early);
             self.encrypt(&early)?;
@@ -176,8 +180,19 @@ impl State {
         if data.is_empty() {
             return Ok(());
         }
+        self.check()?;
         let mut deliver = |data: &[u8]| self.arrived.extend(data);
-        self.records.encrypt(data, &mut self.input, &mut self.outgoing, &mut deliver).map_err(damaged)
+        let encrypted = self.records.encrypt(data, &mut self.input, &mut self.outgoing, &mut deliver);
+        encrypted.or_else(|error| self.fail(error))
+    }
+
+    fn fail<T>(&mut self, error: rustls::Error) -> io::Result<T> {
+        self.failure = Some(error.clone());
+        Err(damaged(error))
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failure.clone().map_or(Ok(()), |error| Err(damaged(error)))
     }
 
     fn receive(&mut self, wire: &impl Wire) -> io::Result<usize> {

@@ -5,6 +5,7 @@ use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
 use crate::error::invalid;
 use crate::process_name::process_name;
+use crate::protection;
 use crate::relay::volunteers_by_default;
 use crate::token::Token;
 use crate::uplink::Uplink;
@@ -16,12 +17,11 @@ use ringfold_fabric::host;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
-use ringfold_fabric::random;
 use ringfold_fabric::traffic::{BandwidthCaps, Network};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::handshake::Secret;
-use ringfold_proto::id::{GroupId, PeerId};
+use ringfold_proto::id::GroupId;
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::message::Join;
 use ringfold_proto::peer::{Failure, PeerConfig};
@@ -49,6 +49,7 @@ pub struct CommunicatorBuilder {
     group: u32,
     pub(super) name: String,
     token: Token,
+    insecure: Option<bool>,
     streams: u16,
     ports: RangeInclusive<u16>,
     bind: Option<IpAddr>,
@@ -73,6 +74,7 @@ impl CommunicatorBuilder {
             group: 0,
             name: process_name(NAME_BYTES_MAX),
             token: Token::default(),
+            insecure: None,
             streams: STREAMS,
             ports: 0..=0,
             bind: None,
@@ -103,6 +105,13 @@ impl CommunicatorBuilder {
     /// The join token of the master.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Token(token.into());
+        self
+    }
+
+    /// Whether connections are not encrypted, for measurements; otherwise `RINGFOLD_INSECURE` decides. All peers and the master
+    /// must agree.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = Some(insecure);
         self
     }
 
@@ -254,12 +263,15 @@ impl CommunicatorBuilder {
             .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
             .map_err(Failure::MasterLost)?
             .collect();
-        let poller = Arc::new(Poller::on(Arc::new(Network::with_caps(self.caps))).map_err(system)?);
+        protection::check_dial(&self.token, &addresses)?;
+        let security = protection::keys(&self.token, self.insecure)?;
+        let peer = security.peer();
+        let network = Arc::new(Network::with_caps(self.caps));
+        let poller = Arc::new(Poller::on(network).map_err(system)?.with_security(security));
         self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
             .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
         let listens = listener.address();
-        let peer = PeerId(random::id().map_err(system)?);
         // Without shared memory the peer counts as alone on its host.
         let host = if self.shares_memory { host::host_id() } else { host::unshared_host_id() };
         let join = Join {

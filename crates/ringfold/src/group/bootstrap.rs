@@ -17,6 +17,7 @@ use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::dialer::Backoff;
 use ringfold_fabric::random;
+use ringfold_fabric::tls::Security;
 use ringfold_proto::epoch::{EpochDescription, Member};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, Rank};
 use ringfold_proto::tuning::Tuning;
@@ -104,6 +105,7 @@ pub(super) struct LocalRank {
     pub(super) world: usize,
     pub(super) member: Member,
     pub(super) token: String,
+    pub(super) security: Arc<Security>,
     pub(super) tuning: Tuning,
     /// Whether memory may be shared, and whether it must.
     pub(super) may_share: bool,

@@ -10,6 +10,7 @@ use super::{Group, Handle};
 use crate::board::Board;
 use crate::error::invalid;
 use crate::process_name::process_name;
+use crate::protection;
 use crate::token::Token;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -19,11 +20,10 @@ use ringfold_fabric::host;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
-use ringfold_fabric::random;
 use ringfold_fabric::reactor::Reactor;
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::epoch::Member;
-use ringfold_proto::id::{PeerId, Rank};
+use ringfold_proto::id::Rank;
 use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
 use ringfold_proto::tuning::Tuning;
 use std::net::{IpAddr, SocketAddr};
@@ -51,6 +51,7 @@ pub struct GroupBuilder {
     bootstrap: Option<Bootstrap>,
     name: String,
     token: Token,
+    insecure: Option<bool>,
     pub(super) media: Media,
     tuning: Tuning,
     timeout: Duration,
@@ -81,6 +82,7 @@ impl GroupBuilder {
             bootstrap: None,
             name: String::new(),
             token: Token::default(),
+            insecure: None,
             media: Media::Auto,
             tuning: Tuning::default(),
             timeout: limits::OPERATION_MAX,
@@ -133,6 +135,12 @@ impl GroupBuilder {
     /// A secret shared by all ranks; other processes cannot join.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Token(token.into());
+        self
+    }
+
+    /// Whether connections are not encrypted, for measurements; otherwise `RINGFOLD_INSECURE` decides. All ranks must agree.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = Some(insecure);
         self
     }
 
@@ -225,11 +233,13 @@ impl GroupBuilder {
         let context = self.context()?;
         let until = limits::deadline_after(self.connect_timeout);
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
-        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
+        let security = protection::keys(&self.token, self.insecure)?;
+        let peer = security.peer();
+        let poller = Poller::with_unreachable_after(self.unreachable_after).map_err(system)?;
+        let poller = Arc::new(poller.with_security(security.clone()));
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
             .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
         let listens = listener.address();
-        let peer = PeerId(random::id().map_err(system)?);
         let may_share = self.media != Media::Tcp && host::may_share();
         let host = if may_share { host::host_id() } else { host::unshared_host_id() };
         let addresses = self.addresses(listens.port()).unwrap_or_else(|| vec![listens]);
@@ -243,6 +253,7 @@ impl GroupBuilder {
             world: context.world,
             member,
             token: self.token.0.clone(),
+            security,
             tuning: self.tuning,
             may_share,
             must_share: self.media == Media::Shared && context.world > 1,

@@ -3,6 +3,7 @@
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use crate::error::invalid;
+use crate::protection;
 use crate::token::Token;
 use core::time::Duration;
 use ringfold_fabric::listener::ListenAddress;
@@ -17,7 +18,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 #[must_use]
 pub struct MasterBuilder {
     listen: Vec<String>,
-    token: Token,
+    pub(super) token: Token,
+    pub(super) insecure: Option<bool>,
     pub(super) timing: Timing,
     pub(super) unreachable_after: Option<Duration>,
     pub(super) tuning: Tuning,
@@ -35,6 +37,12 @@ impl MasterBuilder {
     /// The join token: only peers that know it are accepted. Empty: no token.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Token(token.into());
+        self
+    }
+
+    /// Whether connections are not encrypted, for measurements; otherwise `RINGFOLD_INSECURE` decides. All peers must agree.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = Some(insecure);
         self
     }
 
@@ -108,17 +116,19 @@ impl MasterBuilder {
         Secret::token(&self.token)
     }
 
-    /// Warns if the master listens on a non-loopback address without a token.
-    pub(super) fn warn_without_token(&self, addresses: &[SocketAddr]) {
-        let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
+    /// Warns if the master listens on a non-loopback address without a token, or fails if that is not allowed.
+    pub(super) fn check_token(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
+        let open = addresses.iter().find(|address| protection::is_off_loopback(address.ip()));
         if let (true, Some(address)) = (self.token.is_empty(), open) {
+            protection::check_unauthenticated(&format!("listening on {address}"))?;
             tracing::warn!(
                 target: "ringfold::master",
                 "the master listens on {address} without a join token: anyone who can reach this address can join \
-                 the run, read its data and change its results. Set the same token for the master and all peers, \
-                 or listen on a loopback address"
+                 the run, read its data and change its results. Make a token with `ringfold keys token`, and give it to the \
+                 master and all peers, or listen on a loopback address"
             );
         }
+        Ok(())
     }
 }
 

@@ -164,3 +164,15 @@ fn any_bytes_are_refused_without_a_panic() {
         assert!(acceptor.read(100).is_err() || acceptor.arrived.is_empty());
     }
 }
+
+#[test]
+fn a_record_that_is_longer_than_any_is_refused() {
+    for length in [5, 100, 10_000, 100_000] {
+        let (_, mut acceptor) = pair(1 << 20);
+        acceptor.wire.arriving.lock().extend(vec![22; length]);
+        let _ = acceptor.read(100);
+        let _ = acceptor.read(100);
+        acceptor.session.flush(&acceptor.wire).unwrap();
+        assert!(acceptor.session.binding().is_none() && acceptor.arrived.is_empty());
+    }
+}

@@ -18,7 +18,7 @@ use ringfold_fabric::poller::{Readiness, Token};
 use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
-use ringfold_proto::id::RunId;
+use ringfold_proto::id::{PeerId, RunId};
 use ringfold_proto::limits::ADDRESSES_MAX;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, HashMap};
@@ -227,7 +227,8 @@ impl Host<'_> {
             Purpose::Control => Ok(secret.clone()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
-        let identity = Identity::new(self.local.member.peer, RunId(0));
+        // The listener may outlive the group, and has keys of its own: no id belongs to them.
+        let identity = Identity::new(PeerId(0), RunId(0));
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
         } else if self.unnamed.contains_key(&token) {
