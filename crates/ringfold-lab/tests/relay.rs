@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MASTER: &str = env!("CARGO_BIN_EXE_lab-master");
 const PEER: &str = env!("CARGO_BIN_EXE_lab-peer");
 const RELAY: &str = env!("CARGO_BIN_EXE_lab-relay");
-const TOKEN: &str = "sesame";
+const TOKEN: &str = "open sesame, open";
 
 /// A network whose hosts 0 and 1 are behind a NAT; none if the test is skipped.
 fn network(test: &str, hosts: usize) -> Option<Network> {

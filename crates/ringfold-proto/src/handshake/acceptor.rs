@@ -150,6 +150,12 @@ impl AcceptorHandshake {
         if hello.session == me {
             return Err(rejected(ConnectionRejection::Itself));
         }
+        let secret = secrets.secret_for(hello).map_err(rejected)?;
+        match (hello.has_secret, secret.is_none()) {
+            (false, false) => return Err((Status::SecretMissing, HandshakeError::TokenMissing)),
+            (true, true) => return Err((Status::SecretUnexpected, HandshakeError::TokenUnexpected)),
+            _ => {}
+        }
         match self.binding {
             Some(Binding { peer: owner, .. }) if hello.session != owner => {
                 let error = HandshakeError::WrongKeys { claimed: hello.session, owner };
@@ -158,12 +164,6 @@ impl AcceptorHandshake {
             None if self.requires_encryption && hello.purpose != Purpose::Relay => {
                 return Err(rejected(ConnectionRejection::Plaintext));
             }
-            _ => {}
-        }
-        let secret = secrets.secret_for(hello).map_err(rejected)?;
-        match (hello.has_secret, secret.is_none()) {
-            (false, false) => return Err((Status::SecretMissing, HandshakeError::TokenMissing)),
-            (true, true) => return Err((Status::SecretUnexpected, HandshakeError::TokenUnexpected)),
             _ => {}
         }
         let established = Established {
