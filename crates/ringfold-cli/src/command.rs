@@ -5,6 +5,7 @@ use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
 use crate::demo::{Demo, PeerArguments};
 use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
+use crate::keys::KeysArguments;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
 use crate::relay::RelayArguments;
@@ -31,6 +32,8 @@ enum RingfoldCommand {
     /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
     /// SIGTERM with exit code 0.
     Relay(RelayArguments),
+    /// Make the secrets of a run
+    Keys(KeysArguments),
     /// Show a run on this machine that loses a peer and adds a new one
     Demo(Demo),
     /// Measure collectives on this machine, optionally against Gloo and Open MPI
@@ -82,6 +85,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
         match command {
             RingfoldCommand::Master(master) => master.run(),
             RingfoldCommand::Relay(relay) => relay.run(),
+            RingfoldCommand::Keys(keys) => keys.run(),
             RingfoldCommand::Demo(demo) => demo.run(invocation),
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),

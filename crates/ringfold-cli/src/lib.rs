@@ -6,6 +6,7 @@ pub mod command;
 pub mod demo;
 pub mod exit_code;
 pub mod invocation;
+pub mod keys;
 pub mod lab;
 pub mod master;
 pub mod relay;

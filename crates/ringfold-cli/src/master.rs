@@ -22,6 +22,9 @@ pub struct MasterArguments {
     /// PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
+    #[arg(long)]
+    insecure: bool,
     /// The address of a relay for peers that cannot reach each other, HOST:PORT or HOST; may be repeated, up to 4. See
     /// `ringfold relay`
     #[arg(long, value_name = "ADDR")]
@@ -65,6 +68,9 @@ impl MasterArguments {
         }
         if let Some(token) = token {
             builder = builder.token(token);
+        }
+        if self.insecure {
+            builder = builder.insecure(true);
         }
         if let Some(path) = &self.tuning {
             builder = builder.tuning(TuningFile::read(path)?.tuning);

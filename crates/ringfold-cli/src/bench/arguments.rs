@@ -59,6 +59,9 @@ pub struct Bench {
     /// Transports between the ranks
     #[arg(long, value_name = "MEDIA", default_value = "shm", value_delimiter = ',')]
     media: Vec<BenchMedium>,
+    /// Encrypt connections by TCP: as if the transport were tls and not tcp
+    #[arg(long)]
+    tls: bool,
     /// Measure an elastic run on emulated hosts: a name (`ringfold lab profiles`) or a JSON file. The floor is the least
     /// time that this network allows
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["media", "tune", "floor"])]
@@ -199,6 +202,7 @@ impl Bench {
         for &world in &self.world {
             let media = if self.lab.is_some() { &[BenchMedium::Lab][..] } else { &self.media };
             for &medium in media {
+                let medium = if self.tls && medium == BenchMedium::Tcp { BenchMedium::Tls } else { medium };
                 let concurrent = if matches!(medium, BenchMedium::Elastic | BenchMedium::Lab) {
                     self.concurrent as usize
                 } else {

@@ -13,6 +13,9 @@ use std::time::Duration;
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// With a token, connections are encrypted.
+const TOKEN: &str = "only for measurements";
+
 pub(crate) struct Fixed {
     group: Group,
     rank: usize,
@@ -22,7 +25,8 @@ pub(crate) struct Fixed {
 impl Fixed {
     pub(crate) fn join(arguments: &RankArguments) -> Result<Self> {
         let &RankArguments { rank, world, medium, .. } = arguments;
-        let media = if medium == BenchMedium::Tcp { Media::Tcp } else { Media::Shared };
+        let is_tcp = matches!(medium, BenchMedium::Tcp | BenchMedium::Tls);
+        let media = if is_tcp { Media::Tcp } else { Media::Shared };
         let mut builder = Group::builder()
             .rank(rank)
             .world(world)
@@ -30,6 +34,9 @@ impl Fixed {
             .media(media)
             .timeout(OPERATION_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT);
+        if medium == BenchMedium::Tls {
+            builder = builder.token(TOKEN);
+        }
         if let Some(path) = &arguments.tuning {
             builder = builder.tuning(TuningFile::read(path)?.tuning);
         }

@@ -38,7 +38,7 @@ impl RankArguments {
             BenchMedium::Elastic | BenchMedium::Lab => {
                 elastic::Elastic::join(self).and_then(|group| self.serve(group, base_bytes, &mut parent))
             }
-            BenchMedium::Shm | BenchMedium::Tcp => {
+            BenchMedium::Shm | BenchMedium::Tcp | BenchMedium::Tls => {
                 fixed::Fixed::join(self).and_then(|group| self.serve(group, base_bytes, &mut parent))
             }
         };

@@ -173,7 +173,9 @@ pub(crate) fn start_ringfold(
             let master = LabMaster::start(lab.first(), invocation, &arguments)?;
             (master.address.clone(), Some(BenchMaster::OnHost(master)))
         }
-        BenchMedium::Shm | BenchMedium::Tcp => (scratch.path("rendezvous").display().to_string(), None),
+        BenchMedium::Shm | BenchMedium::Tcp | BenchMedium::Tls => {
+            (scratch.path("rendezvous").display().to_string(), None)
+        }
     };
     let ranks = SystemRanks::start(scratch, world, interrupt, |socket| {
         (0..world)

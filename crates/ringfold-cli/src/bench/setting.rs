@@ -10,6 +10,8 @@ pub(crate) enum BenchMedium {
     Shm,
     /// A group of fixed ranks over TCP on loopback
     Tcp,
+    /// The same, encrypted
+    Tls,
     /// An elastic run with a master; only all_reduce
     Elastic,
     /// An elastic run on emulated hosts
@@ -22,6 +24,7 @@ impl BenchMedium {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
             Self::Elastic => "elastic",
             Self::Lab => "lab",
         }

@@ -104,7 +104,9 @@ impl OtherSystem {
                 command.args(["--allow-run-as-root", "--oversubscribe", "-n", &world.to_string()]);
                 command.args(["--mca", "pml", "ob1", "--mca", "btl"]);
                 match setting.medium {
-                    BenchMedium::Tcp => command.args(["self,tcp", "--mca", "btl_tcp_if_include", "lo"]),
+                    BenchMedium::Tcp | BenchMedium::Tls => {
+                        command.args(["self,tcp", "--mca", "btl_tcp_if_include", "lo"])
+                    }
                     BenchMedium::Shm | BenchMedium::Elastic | BenchMedium::Lab if *major < 5 => {
                         command.arg("self,vader")
                     }
