@@ -2,6 +2,7 @@
 
 mod connecting;
 mod descriptors;
+mod encryption;
 mod killed;
 mod media;
 mod mesh;

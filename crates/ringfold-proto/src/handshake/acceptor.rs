@@ -150,21 +150,21 @@ impl AcceptorHandshake {
         if hello.session == me {
             return Err(rejected(ConnectionRejection::Itself));
         }
+        if let Some(Binding { peer: owner, .. }) = self.binding
+            && hello.session != owner
+        {
+            let error = HandshakeError::WrongKeys { claimed: hello.session, owner };
+            return Err((Status::Rejected(ConnectionRejection::WrongKeys), error));
+        }
         let secret = secrets.secret_for(hello).map_err(rejected)?;
         match (hello.has_secret, secret.is_none()) {
             (false, false) => return Err((Status::SecretMissing, HandshakeError::TokenMissing)),
             (true, true) => return Err((Status::SecretUnexpected, HandshakeError::TokenUnexpected)),
             _ => {}
         }
-        match self.binding {
-            Some(Binding { peer: owner, .. }) if hello.session != owner => {
-                let error = HandshakeError::WrongKeys { claimed: hello.session, owner };
-                return Err((Status::Rejected(ConnectionRejection::WrongKeys), error));
-            }
-            None if self.requires_encryption && hello.purpose != Purpose::Relay => {
-                return Err(rejected(ConnectionRejection::Plaintext));
-            }
-            _ => {}
+        // That a token is missing says more.
+        if self.requires_encryption && self.binding.is_none() && hello.purpose != Purpose::Relay {
+            return Err(rejected(ConnectionRejection::Plaintext));
         }
         let established = Established {
             peer: hello.session,
