@@ -67,10 +67,16 @@ impl EpochDescription {
 
     /// The members that `rank` needs a link with.
     pub fn neighbours(&self, rank: Rank) -> Vec<&Member> {
-        let wanted = |other: usize| {
-            other != rank.index() && (self.mesh || self.are_ring_neighbours(rank, Rank::from_index(other)))
-        };
-        self.members.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, m)| m).collect()
+        if self.mesh {
+            let others = self.members.iter().enumerate().filter(|(i, _)| *i != rank.index());
+            return others.map(|(_, member)| member).collect();
+        }
+        let world = self.ring.len();
+        let Some(at) = self.ring.iter().position(|r| *r == rank) else { return Vec::new() };
+        let mut found: Vec<_> = [(at + world - 1) % world, (at + 1) % world].map(|i| self.ring[i]).into();
+        found.sort_unstable();
+        found.dedup();
+        found.into_iter().filter(|r| *r != rank).filter_map(|r| self.members.get(r.index())).collect()
     }
 
     /// Whether the ring has an edge between the two, in either direction.

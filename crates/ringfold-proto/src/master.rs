@@ -43,8 +43,9 @@ use optimise::Optimisation;
 use phase::{PhaseRound, VoteCall};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
+use rejected_state::RejectedState;
 use restore::Restoration;
-use roster::{PeerStatus, Roster};
+use roster::Roster;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -127,6 +128,10 @@ pub struct Master {
     next_heartbeat: Time,
     /// Peers without a connection, since when.
     suspects: BTreeMap<PeerId, Time>,
+    /// Peers whose shared state was rejected, until their next call.
+    rejected: BTreeMap<PeerId, RejectedState>,
+    /// No peer can become silent before this time.
+    silence_check_at: Time,
     /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
@@ -157,6 +162,8 @@ impl Master {
             round_trips: BTreeMap::new(),
             next_heartbeat: Time::ZERO,
             suspects: BTreeMap::new(),
+            rejected: BTreeMap::new(),
+            silence_check_at: Time(u64::MAX),
             lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
@@ -188,6 +195,10 @@ impl Master {
                     return;
                 };
                 record.heard_at = now;
+                if self.isolated {
+                    // The network of the master works again.
+                    self.silence_check_at = now;
+                }
                 match record.session.receive(&Numbered { number, acknowledged, message: () }) {
                     Receipt::New if number > 0 && acknowledged < record.outdated_before => {}
                     Receipt::New => self.dispatch(now, peer, message),
@@ -259,7 +270,7 @@ impl Master {
 
     /// When to call [`Master::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let voting = self.votes.values().filter_map(PhaseRound::deadline);
+        let voting = self.votes.values().filter_map(PhaseRound::check_at);
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
@@ -357,10 +368,7 @@ impl Master {
     }
 
     fn attributes(&self, group: GroupId) -> Attributes {
-        let mut worlds = BTreeMap::<GroupId, u32>::new();
-        for record in self.roster.iter().filter(|r| r.status == PeerStatus::Accepted) {
-            *worlds.entry(record.join.group).or_default() += 1;
-        }
+        let worlds = self.roster.worlds();
         Attributes {
             global_world: worlds.values().sum(),
             group_world: worlds.get(&group).copied().unwrap_or(0),

@@ -78,9 +78,10 @@ impl Master {
             outdated_before: 0,
             synced: resume.synced,
             had_epoch: true,
-            links: BTreeMap::new(),
-            rejected: None,
+            seat: None,
+            ended_links: BTreeSet::new(),
         });
+        self.rejected.remove(&peer);
         self.suspects.remove(&peer);
         self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
@@ -135,8 +136,8 @@ impl Master {
     fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
+            self.roster.set_status(peer, PeerStatus::Pending);
             if let Some(record) = self.roster.get_mut(peer) {
-                record.status = PeerStatus::Pending;
                 record.synced = None;
             }
             self.notify(Event::Demoted(self.peer_name(peer)));
@@ -159,8 +160,8 @@ impl Master {
         self.evict_outsiders(&mut returned);
         self.notify(Event::RestoreEnded(returned.len()));
         for (peer, resume) in &returned {
+            self.roster.set_status(*peer, PeerStatus::Accepted);
             if let Some(record) = self.roster.get_mut(*peer) {
-                record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
             for phase in Phase::RUN_WIDE {
@@ -250,6 +251,7 @@ impl Master {
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
+            self.roster.seat(newest);
             group.stage = EpochStage::Open { description: newest.clone() };
         }
         group.ring.retain(|p| returned.contains_key(p));
@@ -341,7 +343,7 @@ fn decide_epoch_ops(
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
-                done.iter().for_each(|p| round.vote(*p, ()));
+                done.iter().for_each(|p| _ = round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
                 group.ops.insert(
                     (tag, seq),
