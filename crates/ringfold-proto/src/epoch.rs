@@ -6,8 +6,8 @@ use crate::id::{EpochId, PeerId, Rank};
 use crate::network::Network;
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A member, as the other members need to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ pub struct MissingPair(pub Rank, pub Rank);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochDescription {
     pub id: EpochId,
-    /// The members, oldest first; a member's position is its rank.
-    pub members: Vec<Member>,
+    /// The members, oldest first; a member's position is its rank. Shared, because every member gets all of them.
+    pub members: Arc<[Member]>,
     pub ring: Vec<Rank>,
     /// Whether all pairs get a link, not only those of the ring.
     pub mesh: bool,
@@ -97,11 +97,13 @@ impl EpochDescription {
                 .ring
                 .iter()
                 .all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
-        let peers: BTreeSet<_> = self.members.iter().map(|m| m.peer).collect();
+        let mut peers: Vec<_> = self.members.iter().map(|m| m.peer).collect();
+        peers.sort_unstable();
+        let are_distinct = peers.windows(2).all(|pair| pair[0] != pair[1]);
         let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
-        let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && peers.len() == world;
+        let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && are_distinct;
         let network_ok = self.network.as_ref().is_none_or(|network| network.is_valid_for(world));
-        world_ok && ring_ok && pairs_ok && network_ok && self.rank_of(me).is_some()
+        world_ok && ring_ok && pairs_ok && network_ok && peers.binary_search(&me).is_ok()
     }
 }
 

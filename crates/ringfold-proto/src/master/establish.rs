@@ -11,6 +11,7 @@ use crate::message::{Direction, ToPeer};
 use crate::round::Round;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Master {
     /// A member has links with its neighbours, except for some.
@@ -179,7 +180,7 @@ impl Master {
         let mut round_trips: Vec<_> = members.iter().filter_map(round_trip).collect();
         round_trips.sort_unstable();
         let longest = round_trips.iter().rev().take(2).sum();
-        let described = members.iter().filter_map(member).collect();
+        let described: Arc<[Member]> = members.iter().filter_map(member).collect();
         let ranks: BTreeMap<_, _> = members.iter().enumerate().map(|(i, p)| (*p, Rank::from_index(i))).collect();
         let rank = |p: &PeerId| ranks.get(p).copied();
         EpochDescription {
@@ -334,7 +335,7 @@ impl Master {
             group.decided.clear();
             group.plans = Default::default();
             group.began_after = group.ended.take();
-            for member in &description.members {
+            for member in description.members.iter() {
                 if let Some(record) = self.roster.get_mut(member.peer) {
                     record.had_epoch = true;
                 }
@@ -346,7 +347,7 @@ impl Master {
     /// Tells all members that the epoch is open.
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
-        for member in &description.members {
+        for member in description.members.iter() {
             let (missing, network) = (description.missing.clone(), description.network.clone());
             self.send(
                 member.peer,

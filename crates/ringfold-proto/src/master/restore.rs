@@ -24,6 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Restoration {
     pub deadline: Time,
     returned: BTreeMap<PeerId, Resume>,
+    /// The largest world that a returned peer knows.
+    expected: usize,
+}
+
+/// The world that a peer knows.
+fn world_of(resume: &Resume) -> usize {
+    resume.attributes.global_world as usize
 }
 
 impl Master {
@@ -86,6 +93,7 @@ impl Master {
         self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
+            restoration.expected = restoration.expected.max(world_of(&resume));
             restoration.returned.insert(peer, resume);
         }
     }
@@ -94,16 +102,18 @@ impl Master {
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.remove(&peer);
+            restoration.expected = restoration.returned.values().map(world_of).max().unwrap_or(0);
         }
     }
 
     pub(super) fn advance_restoration(&mut self, now: Time) -> bool {
         let Some(restoration) = &self.restoration else { return false };
         let returned = &restoration.returned;
-        let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
-        let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
-        let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
-        if !all_back || returned.len() < expected {
+        if returned.len() < restoration.expected {
+            return false;
+        }
+        let mut members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
+        if members.any(|member| !returned.contains_key(&member.peer)) {
             return false;
         }
         self.finish_restoration(now);
@@ -151,7 +161,7 @@ impl Master {
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
     }
 
     fn finish_restoration(&mut self, now: Time) {

@@ -287,7 +287,7 @@ impl MessageGenerator<'_> {
                 host: d.u64(),
                 site: d.u32(),
                 addresses: d.list(limits::ADDRESSES_MAX, Self::address),
-            }),
+            }).into(),
             ring: self.list(limits::WORLD_MAX, |d| Rank(d.u32() as u16)),
             mesh: self.bool(),
             missing: self.list(9, Self::pair),

@@ -221,21 +221,30 @@ impl Server {
     fn act_and_flush(&mut self, now: Time) {
         loop {
             while let Some(action) = self.machine.poll_action() {
+                if is_long(&action) {
+                    // Outcomes need not wait until the descriptions of the next epoch are encoded for all members.
+                    self.flush(now);
+                }
                 self.act(now, action);
             }
-            let mut is_settled = true;
-            for conn in std::mem::take(&mut self.unsent) {
-                let Some(peer) = self.peers.get_mut(&conn) else { continue };
-                if let Err(error) = peer.control.flush() {
-                    tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
-                    self.lose(now, conn);
-                    is_settled = false;
-                }
-            }
-            if is_settled {
+            if self.flush(now) {
                 return;
             }
         }
+    }
+
+    /// Sends what can be sent now. Returns whether no connection was lost.
+    fn flush(&mut self, now: Time) -> bool {
+        let mut is_settled = true;
+        for conn in std::mem::take(&mut self.unsent) {
+            let Some(peer) = self.peers.get_mut(&conn) else { continue };
+            if let Err(error) = peer.control.flush() {
+                tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
+                self.lose(now, conn);
+                is_settled = false;
+            }
+        }
+        is_settled
     }
 
     fn act(&mut self, now: Time, action: MasterAction) {
@@ -309,4 +318,9 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether an action sends a message that names all members.
+fn is_long(action: &MasterAction) -> bool {
+    matches!(action, MasterAction::Send { message, .. } if matches!(message.message, ToPeer::EpochProposed { .. }))
 }

@@ -36,7 +36,8 @@ pub(super) struct ScriptedPeer {
 enum Uplink {
     Down,
     Dialing(Box<Dialer>),
-    Up(Box<Connection>, ControlDecoder<Numbered<ToPeer>>),
+    /// With the bytes of an incomplete message.
+    Up(Box<Connection>, Vec<u8>),
 }
 
 impl ScriptedPeer {
@@ -73,7 +74,7 @@ impl ScriptedPeer {
         let Some(Dialed { mut connection, .. }) = dialer.advance(now)? else { return Ok(false) };
         connection.set_intake(Intake::Messages);
         self.conn = ConnId(self.conn.0 + 1);
-        self.uplink = Uplink::Up(Box::new(connection), ControlDecoder::default());
+        self.uplink = Uplink::Up(Box::new(connection), Vec::new());
         self.machine.handle_connected(now, self.conn);
         Ok(true)
     }
@@ -82,36 +83,32 @@ impl ScriptedPeer {
     pub(super) fn receive(
         &mut self,
         now: Time,
+        decoder: &mut SharedDecoder,
         traffic: &mut Traffic,
         mut each: impl FnMut(PeerEvent),
     ) -> Result<()> {
         loop {
-            let Uplink::Up(connection, _) = &mut self.uplink else { return Ok(()) };
+            let Uplink::Up(connection, partial) = &mut self.uplink else { return Ok(()) };
             match connection.fill() {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error).context("the master closed a connection"),
             }
+            connection.take(|input| partial.extend_from_slice(std::mem::take(input)));
             let is_drained = connection.is_drained();
-            let mut taken = 0;
-            loop {
-                let Uplink::Up(connection, decoder) = &mut self.uplink else { return Ok(()) };
-                let message = connection.take(|input| {
-                    let before = input.len();
-                    let message = decoder.next_message(input);
-                    taken += before - input.len();
-                    message
-                })?;
-                let Some(message) = message else { break };
-                match message.message {
-                    ToPeer::Heartbeat => taken = 0,
-                    ToPeer::Registered { .. } => each(PeerEvent::Registered),
-                    _ => {}
+            let mut rest = &partial[..];
+            while let Some(frame) = take_frame(&mut rest) {
+                let message = decoder.decode(frame)?;
+                if !matches!(message.message, ToPeer::Heartbeat) {
+                    traffic.from_master += frame.len() as u64;
                 }
-                traffic.from_master += std::mem::take(&mut taken) as u64;
+                if matches!(message.message, ToPeer::Registered { .. }) {
+                    each(PeerEvent::Registered);
+                }
                 self.machine.handle_message(now, self.conn, message);
             }
-            traffic.from_master += taken as u64;
+            let taken = partial.len() - rest.len();
+            partial.drain(..taken);
             if is_drained {
                 return Ok(());
             }
@@ -165,4 +162,57 @@ impl ScriptedPeer {
         }
         Ok(())
     }
+}
+
+/// Long messages that all peers get, such as descriptions of epochs, are decoded once: peers on other machines would not
+/// share a processor for it.
+#[derive(Default)]
+pub(super) struct SharedDecoder {
+    /// The last long message.
+    bytes: Vec<u8>,
+    message: Option<ToPeer>,
+}
+
+/// The shortest message that is compared with the last one.
+const LONG_BYTES: usize = 1024;
+
+impl SharedDecoder {
+    fn decode(&mut self, frame: &[u8]) -> Result<Numbered<ToPeer>> {
+        let mut bytes = &frame[PREFIX_BYTES..];
+        let (number, acknowledged) = (take_varint(&mut bytes), take_varint(&mut bytes));
+        if let (Some(message), true) = (&self.message, bytes == self.bytes) {
+            return Ok(Numbered { number, acknowledged, message: message.clone() });
+        }
+        let decoded = ControlDecoder::<Numbered<ToPeer>>::default().next_message(&mut &frame[..])?;
+        let decoded = decoded.context("incomplete message of the master")?;
+        if bytes.len() >= LONG_BYTES {
+            (self.bytes, self.message) = (bytes.to_vec(), Some(decoded.message.clone()));
+        }
+        Ok(decoded)
+    }
+}
+
+/// Bytes of the length before a message.
+const PREFIX_BYTES: usize = 4;
+
+/// Takes the next complete frame off the front.
+fn take_frame<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    let (frame, rest) = bytes.split_at_checked(PREFIX_BYTES + length)?;
+    *bytes = rest;
+    Some(frame)
+}
+
+/// Takes a number off the front, seven bits in each byte.
+fn take_varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let Some((byte, rest)) = bytes.split_first() else { break };
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    value
 }

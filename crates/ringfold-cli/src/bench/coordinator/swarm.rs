@@ -1,7 +1,7 @@
 //! All scripted peers of a measurement, and the events that are measured.
 
 use super::super::interrupt::Interrupt;
-use super::scripted_peer::{PeerEvent, ScriptedPeer};
+use super::scripted_peer::{PeerEvent, ScriptedPeer, SharedDecoder};
 use anyhow::{Context, Result, bail};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::poller::{Poller, Readiness, Token};
@@ -72,6 +72,7 @@ pub(super) struct Swarm {
     dead: BTreeSet<PeerId>,
     created: u64,
     next_timers: Time,
+    decoder: SharedDecoder,
     progress: Progress,
 }
 
@@ -90,6 +91,7 @@ impl Swarm {
             dead: BTreeSet::new(),
             created: 0,
             next_timers: Time::ZERO,
+            decoder: SharedDecoder::default(),
             progress: Progress::default(),
         })
     }
@@ -279,7 +281,7 @@ impl Swarm {
     fn receive(&mut self, now: Time, peer: PeerId) -> Result<()> {
         let Some(scripted) = self.peers.get_mut(&peer) else { return Ok(()) };
         let progress = &mut self.progress;
-        scripted.receive(now, &mut self.traffic, |event| progress.note(event))?;
+        scripted.receive(now, &mut self.decoder, &mut self.traffic, |event| progress.note(event))?;
         self.act(now, peer)
     }
 
