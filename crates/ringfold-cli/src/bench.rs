@@ -66,7 +66,9 @@ impl Bench {
             return cuda::run(self, invocation, interrupt).map(|()| true);
         }
         if self.master {
-            return coordinator::run(&self.peers, self.rounds, invocation, interrupt).map(|()| true);
+            let other = self.master_program.iter().map(|path| path.clone().into_os_string());
+            let master = if self.master_program.is_some() { &Invocation::of(other) } else { invocation };
+            return coordinator::run(&self.peers, self.rounds, master, interrupt).map(|()| true);
         }
         let (kinds, effort) = (self.kinds()?, self.effort());
         if let Some(path) = &self.tune {

@@ -88,6 +88,13 @@ impl EpochDescription {
         next(a) == Some(b) || next(b) == Some(a)
     }
 
+    /// Whether what became known of a valid description when it was opened is valid, too.
+    pub fn are_links_valid(&self) -> bool {
+        let world = self.members.len();
+        let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
+        pairs_ok && self.network.as_ref().is_none_or(|network| network.is_valid_for(world))
+    }
+
     /// Whether a received description is valid: ranks in range, no duplicates, the ring a permutation, `me` a member.
     pub fn is_valid_for(&self, me: PeerId) -> bool {
         let world = self.members.len();
@@ -100,10 +107,8 @@ impl EpochDescription {
         let mut peers: Vec<_> = self.members.iter().map(|m| m.peer).collect();
         peers.sort_unstable();
         let are_distinct = peers.windows(2).all(|pair| pair[0] != pair[1]);
-        let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
         let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && are_distinct;
-        let network_ok = self.network.as_ref().is_none_or(|network| network.is_valid_for(world));
-        world_ok && ring_ok && pairs_ok && network_ok && peers.binary_search(&me).is_ok()
+        world_ok && ring_ok && self.are_links_valid() && peers.binary_search(&me).is_ok()
     }
 }
 

@@ -127,6 +127,9 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value = "10,100,300,1000", value_delimiter = ',', requires = "master",
         value_parser = clap::value_parser!(u64).range(2..=1000))]
     pub(super) peers: Vec<u64>,
+    /// The program of the master, for example another build of ringfold [default: this one]
+    #[arg(long, value_name = "PATH", requires = "master")]
+    pub(super) master_program: Option<PathBuf>,
     /// Votes and commits of each number of peers; joins and losses are a twentieth of it
     #[arg(long, value_name = "N", default_value_t = 300, requires = "master",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -181,7 +181,8 @@ impl Master {
         round_trips.sort_unstable();
         let longest = round_trips.iter().rev().take(2).sum();
         let described: Arc<[Member]> = members.iter().filter_map(member).collect();
-        let ranks: BTreeMap<_, _> = members.iter().enumerate().map(|(i, p)| (*p, Rank::from_index(i))).collect();
+        let ranks: BTreeMap<_, _> =
+            members.iter().enumerate().map(|(i, p)| (*p, Rank::from_index(i))).collect();
         let rank = |p: &PeerId| ranks.get(p).copied();
         EpochDescription {
             id: self.next_epoch(id),

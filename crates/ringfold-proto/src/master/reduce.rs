@@ -59,7 +59,9 @@ impl Master {
                     self.fail_op(op, cause);
                 }
                 // Its own message is in transit; then the error can name both arguments.
-                None if self.roster.is_accepted(from) && self.roster.group_of(from) == Some(op.epoch.group) => {
+                None if self.roster.is_accepted(from)
+                    && self.roster.group_of(from) == Some(op.epoch.group) =>
+                {
                     if !round.differing.contains(&(peer, from)) {
                         round.differing.push((peer, from));
                     }
@@ -217,7 +219,8 @@ impl Master {
         // The arguments of all who have started it agree, or it has failed: the first ones stand for all.
         let first = round.started.iter().next().filter(|(_, d)| d.shared() != descriptor.shared());
         let reported = round.differing.iter().filter(|(_, other)| *other == peer);
-        let reported = reported.filter_map(|(by, _)| round.started.get_key_value(by)).min_by_key(|(p, _)| **p);
+        let reported =
+            reported.filter_map(|(by, _)| round.started.get_key_value(by)).min_by_key(|(p, _)| **p);
         let differing = first.or(reported).map(|(p, d)| (*p, *d));
         round.started.insert(peer, descriptor);
         if let Some(other) = differing {

@@ -61,8 +61,7 @@ impl Master {
             g.open_epoch().zip(record).is_some_and(|(epoch, record)| record.is_in(epoch.id))
         };
         let lacks_part = |op: &super::reduce::OpRound| op.failed.is_none() && !op.started.contains_key(&peer);
-        let lacks_offer =
-            |s: &super::sync::SyncRound| s.offering().next().is_some() && !s.is_offering(peer);
+        let lacks_offer = |s: &super::sync::SyncRound| s.offering().next().is_some() && !s.is_offering(peer);
         self.votes.values().any(lacks)
             || group.and_then(|g| g.sync.as_ref()).is_some_and(lacks_offer)
             || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))

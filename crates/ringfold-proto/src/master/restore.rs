@@ -112,7 +112,8 @@ impl Master {
         if returned.len() < restoration.expected {
             return false;
         }
-        let mut members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
+        let mut members =
+            returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
         if members.any(|member| !returned.contains_key(&member.peer)) {
             return false;
         }

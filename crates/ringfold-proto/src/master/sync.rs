@@ -164,7 +164,9 @@ impl Master {
             sync.fail_fetchers();
         }
         for (id, group) in &self.groups {
-            let Some(SyncRound { stage: SyncStage::Offer { offers, .. }, .. }) = &group.sync else { continue };
+            let Some(SyncRound { stage: SyncStage::Offer { offers, .. }, .. }) = &group.sync else {
+                continue;
+            };
             let overdue = offers.votes().iter().filter(|(_, (vote, _))| vote.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
@@ -210,7 +212,9 @@ impl Master {
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { stage: SyncStage::Offer { offers, order }, .. }) = group.sync.take() else { return };
+        let Some(SyncRound { stage: SyncStage::Offer { offers, order }, .. }) = group.sync.take() else {
+            return;
+        };
         let (next, number) = (group.next_revision, group.syncs + 1);
         let candidate = |peer: &PeerId| {
             let record = self.roster.get(*peer)?;

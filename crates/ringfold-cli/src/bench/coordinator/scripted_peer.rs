@@ -29,6 +29,8 @@ pub(super) enum PeerEvent {
 
 pub(super) struct ScriptedPeer {
     pub(super) machine: Peer,
+    /// Whether its next operations are never done.
+    pub(super) is_slow: bool,
     uplink: Uplink,
     conn: ConnId,
 }
@@ -52,7 +54,7 @@ impl ScriptedPeer {
             relays: false,
         };
         let machine = Peer::new(PeerConfig { peer, join, timing: Timing::default() });
-        Self { machine, uplink: Uplink::Down, conn: ConnId(0) }
+        Self { machine, is_slow: false, uplink: Uplink::Down, conn: ConnId(0) }
     }
 
     /// The token of its connection, once there is one.
@@ -150,7 +152,7 @@ impl ScriptedPeer {
                 }
                 PeerAction::Ping(peer) => self.machine.handle_heard(peer),
                 PeerAction::OpenEpoch(description) => each(PeerEvent::Opened(description.members.len())),
-                PeerAction::StartOp { op, .. } => self.machine.handle_op_done(op),
+                PeerAction::StartOp { op, .. } if !self.is_slow => self.machine.handle_op_done(op),
                 PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => self.machine.handle_op_released(op),
                 PeerAction::Complete { result, .. } => each(PeerEvent::Completed(result)),
                 PeerAction::Close { .. } => bail!("a peer was removed from the run"),

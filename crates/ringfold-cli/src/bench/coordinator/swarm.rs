@@ -123,7 +123,7 @@ impl Swarm {
     /// An operation is done at all peers. From the first vote until the last peer has the commit.
     pub(super) fn commit(&mut self) -> Result<Duration> {
         let began = self.begin(0);
-        self.start_op()?;
+        self.call_all(|peer, now| peer.machine.collective(now, TAG, DESCRIPTOR).map(drop))?;
         self.wait("a commit", |swarm| swarm.progress.committed == swarm.peers.len())?;
         Ok(began.elapsed())
     }
@@ -152,11 +152,14 @@ impl Swarm {
         self.begin(others);
         let neighbours: Vec<_> = self.neighbours(victim);
         for peer in self.peers.keys().copied().filter(|peer| *peer != victim).collect::<Vec<_>>() {
-            self.call(peer, |peer, now| peer.machine.collective(now, TAG, DESCRIPTOR).map(drop))?;
+            self.call(peer, |peer, now| {
+                peer.is_slow = true;
+                peer.machine.collective(now, TAG, DESCRIPTOR).map(drop)
+            })?;
         }
-        // The master has all of their votes.
+        // They tell the master that they have started it.
         let pause = Instant::now();
-        self.wait("votes", |_| pause.elapsed() > Duration::from_millis(100))?;
+        self.wait("announcements", |_| pause.elapsed() > Duration::from_millis(100))?;
         let began = Instant::now();
         self.dead.insert(victim);
         if let Some(token) = self.peers.remove(&victim).and_then(|peer| peer.token()) {
@@ -172,6 +175,7 @@ impl Swarm {
         self.wait("all to see a loss", |swarm| swarm.progress.failed == others)?;
         let seen = began.elapsed();
         self.wait("the next epoch", |swarm| swarm.progress.opened == others)?;
+        self.peers.values_mut().for_each(|peer| peer.is_slow = false);
         Ok((seen, began.elapsed()))
     }
 
@@ -187,10 +191,6 @@ impl Swarm {
         self.dialing.insert(peer);
         self.call(peer, |peer, now| peer.machine.connect(now, None).map(drop))?;
         Ok(peer)
-    }
-
-    fn start_op(&mut self) -> Result<()> {
-        self.call_all(|peer, now| peer.machine.collective(now, TAG, DESCRIPTOR).map(drop))
     }
 
     fn neighbours(&self, peer: PeerId) -> Vec<PeerId> {
