@@ -33,7 +33,7 @@ use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
 use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
 use crate::round::Round;
-use crate::session::Receipt;
+use crate::session::{Receipt, Session};
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
@@ -345,8 +345,21 @@ impl Master {
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
+        let bytes = Session::encoded_bytes(&message);
+        self.send_sized(peer, message, bytes);
+    }
+
+    /// Sends the same message to several peers.
+    fn send_all(&mut self, peers: impl IntoIterator<Item = PeerId>, message: &ToPeer) {
+        let bytes = Session::encoded_bytes(message);
+        for peer in peers {
+            self.send_sized(peer, message.clone(), bytes);
+        }
+    }
+
+    fn send_sized(&mut self, peer: PeerId, message: ToPeer, bytes: usize) {
         let Some(record) = self.roster.get_mut(peer) else { return };
-        let numbered = record.session.enqueue(message);
+        let numbered = record.session.enqueue_sized(message, bytes);
         if record.session.is_outbox_full() {
             self.lagging.insert(peer);
         }

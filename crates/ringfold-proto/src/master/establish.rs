@@ -150,10 +150,8 @@ impl Master {
         let ring_names = ring.iter().map(|p| self.peer_name(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
         let attributes = self.attributes(id);
-        for peer in &members {
-            let (description, ended) = (Box::new(description.clone()), ended.clone());
-            self.send(*peer, ToPeer::EpochProposed { description, ended, attributes });
-        }
+        let message = ToPeer::EpochProposed { description: Box::new(description.clone()), ended, attributes };
+        self.send_all(members.iter().copied(), &message);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
         if let [only] = members[..] {
@@ -348,12 +346,8 @@ impl Master {
     /// Tells all members that the epoch is open.
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
-        for member in description.members.iter() {
-            let (missing, network) = (description.missing.clone(), description.network.clone());
-            self.send(
-                member.peer,
-                ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds },
-            );
-        }
+        let (missing, network) = (description.missing.clone(), description.network.clone());
+        let message = ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds };
+        self.send_all(description.members.iter().map(|member| member.peer), &message);
     }
 }

@@ -159,9 +159,7 @@ impl Master {
         }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
         self.notify(Event::OpDecided(op, outcome.clone()));
-        for peer in members.unwrap_or_default() {
-            self.send(peer, ToPeer::Decided { op, outcome: outcome.clone(), attributes });
-        }
+        self.send_all(members.unwrap_or_default(), &ToPeer::Decided { op, outcome, attributes });
     }
 
     fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {
