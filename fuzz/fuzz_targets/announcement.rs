@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("announcement");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "announcement");

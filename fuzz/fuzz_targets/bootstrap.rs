@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("bootstrap");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "bootstrap");

@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("device_group");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "device_group");

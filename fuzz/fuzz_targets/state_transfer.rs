@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("state_transfer");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "state_transfer");

@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("tuning_file");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "tuning_file");

@@ -1,2 +1,2 @@
 #![no_main]
-ringfold_fuzz_targets::target!("window_offer");
+ringfold_fuzz_targets::target!(ringfold::fuzzing::DECODERS, "window_offer");

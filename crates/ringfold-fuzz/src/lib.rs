@@ -43,7 +43,11 @@ pub fn check((name, decode): Decoder, bytes: &[u8]) -> bool {
 
 /// The corpus of a target. Its files are inputs; the names of valid ones start with `seed-`.
 pub fn corpus(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name)
+    fuzz_folder().join("corpus").join(name)
+}
+
+fn fuzz_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
 /// Tests decoders with their corpus, and with changed inputs of it. `RINGFOLD_BLESS=1` stores the seeds in the corpus.
@@ -55,6 +59,8 @@ pub fn test_decoders(decoders: &[Decoder], seeds: &[Seed]) {
         assert!(decoders.iter().any(|(name, _)| name == target), "unknown target {target}");
     }
     for decoder in decoders {
+        let target = fuzz_folder().join("fuzz_targets").join(decoder.0).with_extension("rs");
+        assert!(target.exists(), "no target for {}: {}", decoder.0, target.display());
         let own = || seeds.iter().filter(|(target, _)| *target == decoder.0).map(|(_, bytes)| &bytes[..]);
         if std::env::var_os("RINGFOLD_BLESS").is_some_and(|set| set == "1") {
             store_seeds(&corpus(decoder.0), own());
