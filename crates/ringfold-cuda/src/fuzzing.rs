@@ -8,9 +8,12 @@ use crate::port::memory_record::MemoryRecord;
 use crate::port::offer::OfferRecord;
 use zerocopy::IntoBytes;
 
-/// The targets. Each passes bytes to decoders, encodes and decodes again what they accept, and returns whether any
-/// accepted them.
-pub const DECODERS: &[(&str, fn(&[u8]) -> bool)] =
+/// The name of a target, and its function: passes bytes to decoders, encodes and decodes again what they accept, and
+/// returns whether any accepted them.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
+
+/// The targets.
+pub const DECODERS: &[Decoder] =
     &[("port_records", check_port_records), ("device_records", check_device_records)];
 
 fn check_port_records(bytes: &[u8]) -> bool {

@@ -13,9 +13,12 @@ use crate::shared_ring::{
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// The targets. Each passes bytes to decoders, encodes and decodes again what they accept, and returns whether any
-/// accepted them.
-pub const DECODERS: &[(&str, fn(&[u8]) -> bool)] = &[
+/// The name of a target, and its function: passes bytes to decoders, encodes and decodes again what they accept, and
+/// returns whether any accepted them.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
+
+/// The targets.
+pub const DECODERS: &[Decoder] = &[
     ("channel", check_channel),
     ("stream_head", check_stream_head),
     ("relay", check_relay),

@@ -13,9 +13,12 @@ use ringfold_proto::frame::{ControlDecoder, encode_control};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The targets. Each passes bytes to decoders, encodes and decodes again what they accept, and returns whether any
-/// accepted them.
-pub const DECODERS: &[(&str, fn(&[u8]) -> bool)] = &[
+/// The name of a target, and its function: passes bytes to decoders, encodes and decodes again what they accept, and
+/// returns whether any accepted them.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
+
+/// The targets.
+pub const DECODERS: &[Decoder] = &[
     ("bootstrap", check_bootstrap),
     ("announcement", check_announcement),
     ("state_transfer", check_state_transfer),
