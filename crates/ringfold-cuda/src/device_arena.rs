@@ -12,13 +12,13 @@ mod exchange_area;
 mod kernels;
 mod launch;
 mod layout;
-mod offer;
+pub(crate) mod offer;
 mod packet_limits;
 mod quantize;
 mod registry;
 mod transfer;
 mod weight;
-mod window;
+pub(crate) mod window;
 
 pub use all_reduce_graph::AllReduceGraph;
 pub use bridge::{BRIDGE_PIECE_BYTES, BRIDGE_SLOTS, BridgePiece, DeviceBridge, HostBridge};

@@ -36,6 +36,9 @@ mod driver;
 mod error;
 mod event;
 mod function;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gpu;
 mod gpu_memory;
 pub mod headers;

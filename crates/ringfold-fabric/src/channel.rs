@@ -33,7 +33,7 @@ mod error;
 mod incoming;
 mod outbox;
 mod segment;
-mod wire;
+pub(crate) mod wire;
 
 pub use endpoint::Endpoint;
 pub use error::ChannelError;

@@ -13,6 +13,9 @@ mod closing;
 pub mod connection;
 pub mod dialer;
 mod futex;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handshake;
 pub mod host;
 pub mod limits;

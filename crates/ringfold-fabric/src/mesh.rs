@@ -9,7 +9,7 @@
 //! relay joins is one more incoming connection here. Both keep waiting there afterwards, for shared state and probes.
 
 mod attempt;
-mod head;
+pub(crate) mod head;
 mod relayed;
 mod visit;
 

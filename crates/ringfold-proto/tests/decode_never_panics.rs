@@ -5,67 +5,21 @@
 use crate::message_generator::MessageGenerator;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use ringfold_fuzz::proto::{decode_control, decode_link, pass_to_handshakes};
+use ringfold_fuzz::{held_bytes, peak_bytes};
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::frame::{
-    ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control_into, encode_data_head, encode_link,
+    ControlDecoder, FrameError, LinkItem, encode_control_into, encode_data_head, encode_link,
 };
-use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Secret};
-use ringfold_proto::hello::{Hello, Nonce, Purpose, Verdict, Welcome};
-use ringfold_proto::id::{CallId, EpochId, PeerId, Revision, RunId};
+use ringfold_proto::hello::{Hello, Verdict, Welcome};
+use ringfold_proto::id::{CallId, PeerId, Revision};
 use ringfold_proto::limits;
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::{Numbered, Request, ToMaster, ToPeer};
 use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
-use serde::de::DeserializeOwned;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
-
-/// Counts the allocated bytes of each thread, so that parallel tests do not count each other.
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(change: isize) {
-    // A thread that ends has no counters any more.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + change);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: all memory comes from the system's allocator, under its own contract; counting touches only
-// thread-local cells, which neither allocate nor have destructors. `realloc` is the default one, which
-// holds the old and the new memory at once: the worst case.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller keeps the contract of `dealloc`, and the memory is the system's.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-/// The most bytes that this thread held during `work` beyond what it held before.
-fn peak_bytes(work: impl FnOnce()) -> usize {
-    let before = HELD.get();
-    PEAK.set(before);
-    work();
-    (PEAK.get() - before) as usize
-}
 
 /// The memory that decoding a stream of `len` bytes may use. Lists start with a capacity of 1 MiB at most, nested ones
 /// three times.
@@ -74,80 +28,19 @@ fn allowed_bytes<T: Bounded>(len: usize) -> usize {
     (1024 * len + 4096).min(3 * T::DECODED_BYTES_MAX + 2 * T::BYTES_MAX + room)
 }
 
-/// Decodes a control stream, `piece` bytes at a time.
-fn control<T: DeserializeOwned + Bounded>(bytes: &[u8], piece: usize) -> (usize, Option<FrameError>) {
-    let mut decoder = ControlDecoder::<T>::default();
-    let mut messages = 0;
-    for mut chunk in bytes.chunks(piece) {
-        loop {
-            match decoder.next_message(&mut chunk) {
-                Ok(Some(_)) => messages += 1,
-                Ok(None) => break,
-                Err(error) => {
-                    assert_eq!(decoder.next_message(&mut chunk).err(), Some(error), "errors are for ever");
-                    return (messages, Some(error));
-                }
-            }
-        }
-        assert!(chunk.is_empty() && decoder.buffered_bytes() <= 4 + T::BYTES_MAX);
-    }
-    (messages, None)
-}
-
-/// Decodes the stream of a data connection, `piece` bytes at a time. The items, and the payload bytes.
-fn link(bytes: &[u8], piece: usize) -> (Vec<LinkItem>, usize, Option<FrameError>) {
-    let mut decoder = LinkDecoder::default();
-    let (mut items, mut payload) = (Vec::new(), 0);
-    for mut chunk in bytes.chunks(piece) {
-        loop {
-            payload += decoder.take_payload(&mut chunk).len();
-            if decoder.payload_bytes() > 0 {
-                break;
-            }
-            match decoder.next_item(&mut chunk) {
-                Ok(Some(item)) => items.push(item),
-                Ok(None) => break,
-                Err(error) => return (items, payload, Some(error)),
-            }
-        }
-        assert!(chunk.is_empty() && decoder.buffered_bytes() <= 8 + limits::LINK_MESSAGE_BYTES_MAX);
-        assert!(decoder.payload_bytes() > 0 || decoder.wanted_bytes() > 0);
-    }
-    (items, payload, None)
-}
-
 /// Passes the bytes to every decoder.
 fn try_everything(bytes: &[u8]) {
     for piece in [1, 5, bytes.len().max(1)] {
-        let peak = peak_bytes(|| _ = control::<Numbered<ToMaster>>(bytes, piece));
+        let peak = peak_bytes(|| _ = decode_control::<Numbered<ToMaster>>(bytes, piece));
         assert!(peak <= allowed_bytes::<Numbered<ToMaster>>(bytes.len()), "{peak} bytes to the master");
-        let peak = peak_bytes(|| _ = control::<Numbered<ToPeer>>(bytes, piece));
+        let peak = peak_bytes(|| _ = decode_control::<Numbered<ToPeer>>(bytes, piece));
         assert!(peak <= allowed_bytes::<Numbered<ToPeer>>(bytes.len()), "{peak} bytes to a peer");
-        let peak = peak_bytes(|| _ = link(bytes, piece));
+        let peak = peak_bytes(|| _ = decode_link(bytes, piece));
         assert!(peak <= allowed_bytes::<LinkMessage>(bytes.len()), "{peak} bytes on a link");
-        let peak = peak_bytes(|| handshakes(bytes, piece));
+        let peak = peak_bytes(|| _ = pass_to_handshakes(bytes, piece));
         assert!(peak <= 4096, "{peak} bytes in a handshake");
     }
     let _ = (Hello::decode(bytes), Welcome::decode(bytes), Verdict::decode(bytes), DataHeader::decode(bytes));
-}
-
-/// Passes the bytes to both ends of a handshake. Neither must be established.
-fn handshakes(bytes: &[u8], piece: usize) {
-    let secret = || Secret::epoch_key(&[0x6b; 32]);
-    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
-    let mut dialler =
-        DialerHandshake::new(Identity::new(PeerId(1), RunId(0)), target, secret(), Nonce([1; 32]));
-    let mut acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
-    let _ = dialler.poll_output();
-    for chunk in bytes.chunks(piece) {
-        let reached = dialler.handle_bytes(&mut &chunk[..]);
-        let accepted = acceptor.handle_bytes(&mut &chunk[..], &|_: &Hello| Ok(secret()));
-        assert!(!matches!(reached, Ok(Some(_))) && !matches!(accepted, Ok(Some(_))));
-        if reached.is_err() && accepted.is_err() {
-            break;
-        }
-    }
-    let _ = (dialler.handle_end(), acceptor.handle_end());
 }
 
 /// Generates a stream of valid frames from arbitrary bytes.
@@ -251,7 +144,7 @@ proptest! {
             encode_link(&after).unwrap(),
         ].concat();
         let sent = vec![LinkItem::Message(before), LinkItem::Data(header), LinkItem::Message(after)];
-        prop_assert_eq!(link(&stream, piece), (sent, length, None));
+        prop_assert_eq!(decode_link(&stream, piece), (sent, length, None));
     }
 }
 
@@ -286,18 +179,40 @@ fn recorded_cases_do_not_panic() {
     }
 }
 
+/// Golden bytes as inputs for the fuzz targets.
+fn seeds() -> Vec<ringfold_fuzz::Seed> {
+    let golden = |file: &'static str| kept("golden").into_iter().filter(move |(name, _)| name.contains(file));
+    let file = |target, file| golden(file).map(move |(_, bytes)| (target, bytes));
+    let is_block = |(_, bytes): &ringfold_fuzz::Seed| bytes.len() > 32;
+    let headers = golden("/data_head.hex").map(|(_, bytes)| ("data_header", bytes[8..].to_vec()));
+    file("hello", "/handshake.hex")
+        .filter(is_block)
+        .chain(ringfold_fuzz::proto::handshake_seeds().map(|bytes| ("handshake", bytes)))
+        .chain(file("control_to_master", "/to_master.hex"))
+        .chain(file("control_to_peer", "/to_peer.hex"))
+        .chain(file("link", "/link.hex"))
+        .chain(file("link", "/data_head.hex"))
+        .chain(headers)
+        .collect()
+}
+
+#[test]
+fn changed_inputs_of_the_corpus_are_survived() {
+    ringfold_fuzz::test_decoders(ringfold_fuzz::proto::DECODERS, &seeds());
+}
+
 #[test]
 fn recorded_hostile_frames_are_rejected() {
     for (name, bytes) in kept("corpus/control") {
         let errors = [
-            control::<Numbered<ToMaster>>(&bytes, usize::MAX).1,
-            control::<Numbered<ToPeer>>(&bytes, usize::MAX).1,
+            decode_control::<Numbered<ToMaster>>(&bytes, usize::MAX).1,
+            decode_control::<Numbered<ToPeer>>(&bytes, usize::MAX).1,
         ];
         // A frame that is invalid for one end may be valid for the other.
         assert!(errors.iter().any(Option::is_some), "{name}: {errors:?}");
     }
     for (name, bytes) in kept("corpus/link") {
-        assert!(link(&bytes, usize::MAX).2.is_some(), "{name}");
+        assert!(decode_link(&bytes, usize::MAX).2.is_some(), "{name}");
     }
 }
 
@@ -322,7 +237,7 @@ fn the_largest_frames_decode_within_the_bound() {
     for case in &cases {
         for piece in [usize::MAX, 65_536] {
             let mut error = None;
-            let peak = peak_bytes(|| error = control::<Numbered<ToMaster>>(case, piece).1);
+            let peak = peak_bytes(|| error = decode_control::<Numbered<ToMaster>>(case, piece).1);
             println!("{} bytes of frame, {peak} of memory", case.len());
             assert!(peak <= allowed_bytes::<Numbered<ToMaster>>(case.len()));
             assert!(matches!(error, Some(FrameError::TooLarge { .. } | FrameError::Limit(_))), "{error:?}");
@@ -346,7 +261,7 @@ fn a_buffer_of_a_large_frame_is_freed() {
     let mut stream = Vec::new();
     encode_control_into(&vote, &mut stream).expect("it is within bounds");
     assert!(stream.len() > 1 << 20);
-    let (before, mut messages) = (HELD.get(), 0);
+    let (before, mut messages) = (held_bytes(), 0);
     let mut decoder = ControlDecoder::<Numbered<ToMaster>>::default();
     for mut chunk in stream.chunks(1000) {
         while let Some(message) = decoder.next_message(&mut chunk).unwrap() {
@@ -355,7 +270,7 @@ fn a_buffer_of_a_large_frame_is_freed() {
         }
     }
     assert_eq!(messages, 1);
-    assert!(HELD.get() - before <= limits::FRAME_BUFFER_KEPT_BYTES_MAX as isize);
+    assert!(held_bytes() - before <= limits::FRAME_BUFFER_KEPT_BYTES_MAX as isize);
 }
 
 fn sync_vote(entries: Vec<StateEntry>) -> Numbered<ToMaster> {
@@ -397,5 +312,5 @@ fn the_largest_legal_state_fits_into_a_frame() {
 #[test]
 fn bytes_behind_a_message_are_an_error() {
     let frame = [&4u32.to_le_bytes()[..], &[0, 0, 10, 0]].concat();
-    assert_eq!(control::<Numbered<ToMaster>>(&frame, 1).1, Some(FrameError::Trailing { bytes: 1 }));
+    assert_eq!(decode_control::<Numbered<ToMaster>>(&frame, 1).1, Some(FrameError::Trailing { bytes: 1 }));
 }

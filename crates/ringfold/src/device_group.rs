@@ -6,14 +6,14 @@
 //! `folds.rs` derives what each rank computes from the plans of the host, in rank order; `element.rs` is the table of
 //! element types and operations; memory and kernels are in `ringfold_cuda::device_arena`.
 
-mod agreement;
+pub(crate) mod agreement;
 pub(crate) mod element;
 mod folds;
-mod hosts;
+pub(crate) mod hosts;
 mod launch_queue;
 mod packet_limit;
 mod rank_names;
-mod registrar;
+pub(crate) mod registrar;
 mod stretches;
 mod transfers;
 mod usual_kernels;

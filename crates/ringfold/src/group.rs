@@ -2,8 +2,8 @@
 
 mod address_exchange;
 mod board_path;
-mod bootstrap;
-mod bootstrap_listener;
+pub(crate) mod bootstrap;
+pub(crate) mod bootstrap_listener;
 mod buffers;
 mod builder;
 mod core;

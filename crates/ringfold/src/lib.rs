@@ -15,6 +15,9 @@ mod driver;
 mod element;
 mod engine;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod limits;
 mod master;

@@ -14,7 +14,7 @@ mod part;
 mod serve;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 use crate::Error;
 use crate::shared_state::{DeviceContent, SyncedTensor, TensorContent};

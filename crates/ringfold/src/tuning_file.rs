@@ -38,7 +38,7 @@ impl TuningFile {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, serde_json::Error> {
+    pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut fields: Value = serde_json::from_str(text)?;
         let limits = fields.as_object_mut().and_then(|fields| fields.remove(CUDA_PACKET_BYTES));
         let cuda_packet_bytes = limits.map(serde_json::from_value).transpose();
@@ -56,7 +56,7 @@ impl TuningFile {
             .map_err(|error| Error::system(&format!("cannot write {}", path.display()), &error))
     }
 
-    fn format(&self) -> Result<String, serde_json::Error> {
+    pub(crate) fn format(&self) -> Result<String, serde_json::Error> {
         let mut fields = serde_json::to_value(self.tuning)?;
         if let Some(fields) = fields.as_object_mut().filter(|_| !self.cuda_packet_bytes.is_empty()) {
             fields.insert(CUDA_PACKET_BYTES.into(), serde_json::to_value(&self.cuda_packet_bytes)?);

@@ -1,6 +1,6 @@
 //! Windows: memory of each rank of a group that the other ranks can write.
 
-mod offer;
+pub(crate) mod offer;
 mod opening;
 mod work;
 

@@ -85,7 +85,7 @@ pub struct ArenaOffer {
 /// The encoded form of an arena offer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct ArenaRecord {
+pub(crate) struct ArenaRecord {
     /// At most 16 bits.
     pub(super) multiprocessors: u64,
     /// The most bytes that this rank would send in packets.
@@ -124,7 +124,7 @@ impl ArenaOffer {
 }
 
 impl ArenaRecord {
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let record = Self::read_from_bytes(bytes).ok()?;
         let is_valid = (1..1 << 16).contains(&record.multiprocessors) && record.memory.record.is_valid();
         is_valid.then_some(record)

@@ -47,12 +47,24 @@ pub struct WindowOffer {
 /// The encoded form of an offer.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct WindowRecord {
+pub(crate) struct WindowRecord {
     signals: MemoryOffer,
     /// A copy of the offer of the signals if the rank has no memory.
     memory: MemoryOffer,
     /// Size of the memory.
     bytes: u64,
+}
+
+impl WindowRecord {
+    /// Decodes the record of a rank; none if the bytes are invalid.
+    pub(crate) fn decode(bytes: &[u8], world: usize) -> Option<Self> {
+        let record = Self::read_from_bytes(bytes.get(..WindowOffer::BYTES)?).ok()?;
+        let is_valid = record.signals.is_valid()
+            && record.memory.is_valid()
+            && record.bytes <= record.memory.bytes() as u64
+            && record.signals.bytes() >= world * SIGNAL_BYTES;
+        is_valid.then_some(record)
+    }
 }
 
 impl WindowOffer {
@@ -112,15 +124,7 @@ impl DeviceWindow {
                 return Ok(PeerWindow { memory: PeerMemory::Local(own_address), bytes: own_bytes, signals });
             }
             let invalid = || CudaError::Argument(format!("invalid window offer from rank {peer}"));
-            let record = bytes.get(..WindowOffer::BYTES).ok_or_else(invalid)?;
-            let record = WindowRecord::read_from_bytes(record).map_err(|_| invalid())?;
-            let is_valid = record.signals.is_valid()
-                && record.memory.is_valid()
-                && record.bytes <= record.memory.bytes() as u64
-                && record.signals.bytes() >= arena.world() * SIGNAL_BYTES;
-            if !is_valid {
-                return Err(invalid());
-            }
+            let record = WindowRecord::decode(bytes, arena.world()).ok_or_else(invalid)?;
             let (memory, signals) = (record.memory.open(&arena.gpu)?, record.signals.open(&arena.gpu)?);
             Ok(PeerWindow { memory, bytes: record.bytes, signals })
         };

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The description of registered memory that peers need.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct MemoryRecord {
+pub(crate) struct MemoryRecord {
     /// The id of the host.
     pub(super) host: u64,
     /// The id of the process.
@@ -57,7 +57,7 @@ struct MemoryHeader {
 }
 
 impl MemoryRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let flag = |is: bool, bit: u32| if is { bit } else { 0 };
         let flags = flag(self.is_device, IS_DEVICE)
             | flag(self.file.is_some(), HAS_FILE)
@@ -83,7 +83,7 @@ impl MemoryRecord {
     }
 
     /// Decodes a record; none if the bytes are invalid.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, mut rest) = MemoryHeader::read_from_prefix(bytes).ok()?;
         let flags = header.flags.get();
         if header.magic != MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
@@ -128,4 +128,4 @@ fn chunk<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What the peer needs to connect. It contains a secret key: anyone who knows it can connect.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct OfferRecord {
+pub(crate) struct OfferRecord {
     pub(super) transport: Transport,
     /// The device of this rank's memory, or -1.
     pub(super) device: i32,
@@ -52,7 +52,7 @@ struct AddressRecord {
 }
 
 impl OfferRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(ADDRESSES_MAX)];
         let header = OfferHeader {
             magic: MAGIC,
@@ -73,7 +73,7 @@ impl OfferRecord {
     }
 
     /// Decodes an offer; none if the bytes are invalid.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = OfferHeader::read_from_prefix(bytes).ok()?;
         let addresses = <[AddressRecord]>::ref_from_bytes(rest).ok()?;
         let count = header.addresses.get() as usize;
@@ -119,7 +119,7 @@ impl AddressRecord {
 debug_as!(OfferRecord, self => "offer {:016x} over {} at {:?}", self.id, self.transport, self.addresses);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn offer() -> OfferRecord {
@@ -135,10 +135,14 @@ mod tests {
         }
     }
 
+    /// An offer with and one without addresses.
+    pub(crate) fn examples() -> [OfferRecord; 2] {
+        [offer(), OfferRecord { addresses: vec![], device: 7, ..offer() }]
+    }
+
     #[test]
     fn offers_round_trip_and_do_not_print_their_key() {
-        let none = OfferRecord { addresses: vec![], device: 7, ..offer() };
-        for offer in [offer(), none] {
+        for offer in examples() {
             assert_eq!(OfferRecord::decode(&offer.encode()), Some(offer.clone()));
             assert!(!format!("{offer:?}").contains("5, 5"));
         }

@@ -25,7 +25,7 @@ pub struct Segment {
 /// A segment's name, drawn at random: only who was given the handle can name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
-pub struct SegmentId(pub(super) u64);
+pub struct SegmentId(pub(crate) u64);
 
 /// What the other end needs to know of a segment to put something into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]

@@ -25,7 +25,7 @@ pub(super) fn agree(
     Ok(Ok(all))
 }
 
-fn encode(mine: &Result<Vec<u8>, String>) -> Vec<u8> {
+pub(crate) fn encode(mine: &Result<Vec<u8>, String>) -> Vec<u8> {
     let (is_ok, text) = match mine {
         Ok(bytes) => (1, &bytes[..]),
         Err(why) => (0, why.as_bytes()),
@@ -38,10 +38,10 @@ fn encode(mine: &Result<Vec<u8>, String>) -> Vec<u8> {
     record
 }
 
-fn decode(record: &[u8]) -> Result<Vec<u8>, String> {
-    let length = usize::from(u16::from_le_bytes([record[1], record[2]]));
-    let text = record.get(HEADER_BYTES..HEADER_BYTES + length).ok_or("invalid record")?;
-    match record[0] {
+pub(crate) fn decode(record: &[u8]) -> Result<Vec<u8>, String> {
+    let ([status, length @ ..], text) = record.split_first_chunk::<HEADER_BYTES>().ok_or("invalid record")?;
+    let text = text.get(..usize::from(u16::from_le_bytes(*length))).ok_or("invalid record")?;
+    match status {
         1 => Ok(text.to_vec()),
         _ => Err(String::from_utf8_lossy(text).into_owned()),
     }
@@ -57,6 +57,6 @@ mod tests {
         assert_eq!(decode(&encode(&Err("no device".into()))), Err("no device".into()));
         let long = "x".repeat(5000);
         assert_eq!(decode(&encode(&Err(long))).unwrap_err().len(), RECORD_BYTES - HEADER_BYTES);
-        assert!(decode(&[1, 0xff, 0xff, 0]).is_err());
+        assert!(decode(&[1, 0xff, 0xff, 0]).is_err() && decode(&[1, 0]).is_err());
     }
 }

@@ -74,7 +74,7 @@ struct BridgeWork {
 
 /// What the thread does with a piece, as a number that goes with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct PieceJob {
+pub(crate) struct PieceJob {
     slot: usize,
     bytes: usize,
     dtype: DType,
@@ -88,7 +88,7 @@ impl PieceJob {
     const SLOT_BITS: u32 = 4;
     const NUMBER_BITS: u32 = 5;
 
-    fn encode(self) -> u64 {
+    pub(crate) fn encode(self) -> u64 {
         let timeout = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX).min((1 << 24) - 1);
         // A timeout below a millisecond is not none.
         let timeout = timeout.max(u64::from(!self.timeout.is_zero()));
@@ -102,7 +102,7 @@ impl PieceJob {
         fields.iter().rev().fold(0, |word, (value, bits)| word << bits | value)
     }
 
-    fn decode(mut word: u64) -> Option<Self> {
+    pub(crate) fn decode(mut word: u64) -> Option<Self> {
         let mut take = |bits: u32| {
             let value = word & ((1 << bits) - 1);
             word >>= bits;

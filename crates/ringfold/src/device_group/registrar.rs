@@ -40,7 +40,7 @@ enum Request {
 
 /// What ranks tell each other about an allocation of the sender, or of the receiver.
 #[derive(PartialEq, Debug)]
-enum Message {
+pub(crate) enum Message {
     /// Open this allocation of the sender.
     Offer(SlotId, MemoryOffer),
     /// The sender has opened it.
@@ -333,7 +333,7 @@ impl Clerk {
 }
 
 impl Message {
-    fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         let (kind, what, rest) = match self {
             Self::Offer(what, offer) => ("offer", what, hex(&offer.encode())),
             Self::Opened(what) => ("opened", what, String::new()),
@@ -344,7 +344,7 @@ impl Message {
         format!("{kind} {} {} {rest}", what.slot, what.id)
     }
 
-    fn decode(text: &str) -> Option<Self> {
+    pub(crate) fn decode(text: &str) -> Option<Self> {
         let mut parts = text.splitn(4, ' ');
         let kind = parts.next()?;
         let what = SlotId { slot: parts.next()?.parse().ok()?, id: parts.next()?.parse().ok()? };

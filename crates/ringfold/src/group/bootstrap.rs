@@ -6,7 +6,7 @@
 mod cancel_check;
 mod host;
 mod join;
-mod messages;
+pub(crate) mod messages;
 
 pub(super) use cancel_check::{CancelCheck, FailureCheck};
 

@@ -151,7 +151,7 @@ impl fmt::Debug for BootstrapListener {
 
 /// The address of rank 0 and its secret, as text: `ringfold1:id:secret:address,address`.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Announcement {
+pub(crate) struct Announcement {
     id: String,
     pub(super) secret: String,
     pub(super) addresses: Vec<SocketAddr>,

@@ -9,15 +9,15 @@ use std::io::{self, Read};
 
 /// Asks for some leaves of an entry with a certain content.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Request {
-    pub(super) key: String,
-    pub(super) dtype: DType,
+pub(crate) struct Request {
+    pub(crate) key: String,
+    pub(crate) dtype: DType,
     /// Elements of the whole entry.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// The hash of the whole entry.
-    pub(super) hash: u128,
-    pub(super) first_leaf: u64,
-    pub(super) leaves: u64,
+    pub(crate) hash: u128,
+    pub(crate) first_leaf: u64,
+    pub(crate) leaves: u64,
 }
 
 impl Bounded for Request {
@@ -31,12 +31,12 @@ impl Bounded for Request {
 
 impl Request {
     /// Its bytes on the wire: the length as a little-endian u32, and the request.
-    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         encode_control(self).map_err(io::Error::other)
     }
 
     /// Reads the next request; none if the other end has closed before it.
-    pub(super) fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
+    pub(crate) fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
         let invalid = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut decoder = ControlDecoder::<Self>::default();
         let mut length = [0; 4];
@@ -62,7 +62,7 @@ impl Request {
 
 /// The header of an answer. The bytes of the leaves follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Header {
+pub(crate) enum Header {
     /// This number of bytes follows.
     Leaves(u64),
     /// The content is not held here, or has no such leaves.
@@ -70,9 +70,9 @@ pub(super) enum Header {
 }
 
 impl Header {
-    pub(super) const BYTES: usize = 9;
+    pub(crate) const BYTES: usize = 9;
 
-    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let (status, bytes) = match self {
             Self::Leaves(bytes) => (0, bytes),
             Self::NotHeld => (1, 0),
@@ -82,7 +82,7 @@ impl Header {
         header
     }
 
-    pub(super) fn decode([status, bytes @ ..]: [u8; Self::BYTES]) -> io::Result<Self> {
+    pub(crate) fn decode([status, bytes @ ..]: [u8; Self::BYTES]) -> io::Result<Self> {
         match (status, u64::from_le_bytes(bytes)) {
             (0, bytes) => Ok(Self::Leaves(bytes)),
             (1, 0) => Ok(Self::NotHeld),

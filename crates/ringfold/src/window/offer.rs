@@ -7,16 +7,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The memory that a rank exposes, and how ranks on its host map it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct WindowOffer {
+pub(crate) struct WindowOffer {
     /// The number of windows that this rank has opened before.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// Whether this rank can open the window.
-    pub(super) is_able: bool,
-    pub(super) bytes: u64,
+    pub(crate) is_able: bool,
+    pub(crate) bytes: u64,
     /// The file of the memory, if it can be mapped.
-    pub(super) file: Option<FileTicket>,
-    pub(super) signals: Option<Ticket>,
-    pub(super) about: Vec<u8>,
+    pub(crate) file: Option<FileTicket>,
+    pub(crate) signals: Option<Ticket>,
+    pub(crate) about: Vec<u8>,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable)]
@@ -36,9 +36,9 @@ struct Layout {
 }
 
 impl WindowOffer {
-    pub(super) const BYTES: usize = size_of::<Layout>();
+    pub(crate) const BYTES: usize = size_of::<Layout>();
 
-    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut about = [0; WINDOW_ABOUT_BYTES_MAX];
         about[..self.about.len()].copy_from_slice(&self.about);
         zerocopy::transmute!(Layout {
@@ -57,7 +57,7 @@ impl WindowOffer {
     }
 
     /// Decodes an offer; `None` if it is invalid.
-    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let layout: Layout = zerocopy::transmute!(*bytes);
         if layout.version != VERSION {
             return None;

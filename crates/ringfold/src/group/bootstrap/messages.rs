@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// The first message of a rank.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Join {
-    pub(super) group: String,
-    pub(super) rank: u16,
-    pub(super) world: u16,
-    pub(super) member: Member,
-    pub(super) may_share: bool,
+pub(crate) struct Join {
+    pub(crate) group: String,
+    pub(crate) rank: u16,
+    pub(crate) world: u16,
+    pub(crate) member: Member,
+    pub(crate) may_share: bool,
 }
 
 impl Bounded for Join {
@@ -27,7 +27,7 @@ impl Bounded for Join {
 
 /// A message of rank 0.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// All ranks have joined.
     Welcome { description: Box<EpochDescription>, arena: Option<ArenaOffer> },
     /// The group begins, with or without an arena.
@@ -53,7 +53,7 @@ impl Bounded for Reply {
 
 /// Whether a rank has mapped the arena that rank 0 offers.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Mapped(pub(super) bool);
+pub(crate) struct Mapped(pub(crate) bool);
 
 impl Bounded for Mapped {
     const BYTES_MAX: usize = 16;
@@ -66,10 +66,10 @@ impl Bounded for Mapped {
 
 /// An arena that all ranks may map.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct ArenaOffer {
-    pub(super) ticket: Vec<u8>,
-    pub(super) slot_bytes: u32,
-    pub(super) depth: u16,
+pub(crate) struct ArenaOffer {
+    pub(crate) ticket: Vec<u8>,
+    pub(crate) slot_bytes: u32,
+    pub(crate) depth: u16,
 }
 
 #[cfg(test)]

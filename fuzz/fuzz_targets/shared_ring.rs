@@ -1,0 +1,2 @@
+#![no_main]
+ringfold_fuzz_targets::target!(ringfold_fabric::fuzzing::DECODERS, "shared_ring");
