@@ -112,7 +112,7 @@ mod tests {
         };
         let description = EpochDescription {
             id: EpochId::default(),
-            members: vec![member.clone(), Member { peer: PeerId(8), ..member.clone() }],
+            members: [member.clone(), Member { peer: PeerId(8), ..member.clone() }].into(),
             ring: vec![Rank(1), Rank(0)],
             mesh: true,
             missing: vec![],
