@@ -10,5 +10,4 @@ mod report;
 mod schedule;
 
 pub use arguments::Demo;
-pub(crate) use parent::start_master;
 pub use peer::PeerArguments;

@@ -33,7 +33,7 @@ use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
 use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
 use crate::round::Round;
-use crate::session::{Receipt, Session};
+use crate::session::Receipt;
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
@@ -43,9 +43,8 @@ use optimise::Optimisation;
 use phase::{PhaseRound, VoteCall};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
-use rejected_state::RejectedState;
 use restore::Restoration;
-use roster::Roster;
+use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -128,10 +127,6 @@ pub struct Master {
     next_heartbeat: Time,
     /// Peers without a connection, since when.
     suspects: BTreeMap<PeerId, Time>,
-    /// Peers whose shared state was rejected, until their next call.
-    rejected: BTreeMap<PeerId, RejectedState>,
-    /// No peer can become silent before this time.
-    silence_check_at: Time,
     /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
@@ -162,8 +157,6 @@ impl Master {
             round_trips: BTreeMap::new(),
             next_heartbeat: Time::ZERO,
             suspects: BTreeMap::new(),
-            rejected: BTreeMap::new(),
-            silence_check_at: Time(u64::MAX),
             lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
@@ -195,10 +188,6 @@ impl Master {
                     return;
                 };
                 record.heard_at = now;
-                if self.isolated {
-                    // The network of the master works again.
-                    self.silence_check_at = now;
-                }
                 match record.session.receive(&Numbered { number, acknowledged, message: () }) {
                     Receipt::New if number > 0 && acknowledged < record.outdated_before => {}
                     Receipt::New => self.dispatch(now, peer, message),
@@ -270,7 +259,7 @@ impl Master {
 
     /// When to call [`Master::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let voting = self.votes.values().filter_map(PhaseRound::check_at);
+        let voting = self.votes.values().filter_map(PhaseRound::deadline);
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
@@ -345,21 +334,8 @@ impl Master {
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
-        let bytes = Session::encoded_bytes(&message);
-        self.send_sized(peer, message, bytes);
-    }
-
-    /// Sends the same message to several peers.
-    fn send_all(&mut self, peers: impl IntoIterator<Item = PeerId>, message: &ToPeer) {
-        let bytes = Session::encoded_bytes(message);
-        for peer in peers {
-            self.send_sized(peer, message.clone(), bytes);
-        }
-    }
-
-    fn send_sized(&mut self, peer: PeerId, message: ToPeer, bytes: usize) {
         let Some(record) = self.roster.get_mut(peer) else { return };
-        let numbered = record.session.enqueue_sized(message, bytes);
+        let numbered = record.session.enqueue(message);
         if record.session.is_outbox_full() {
             self.lagging.insert(peer);
         }
@@ -381,7 +357,10 @@ impl Master {
     }
 
     fn attributes(&self, group: GroupId) -> Attributes {
-        let worlds = self.roster.worlds();
+        let mut worlds = BTreeMap::<GroupId, u32>::new();
+        for record in self.roster.iter().filter(|r| r.status == PeerStatus::Accepted) {
+            *worlds.entry(record.join.group).or_default() += 1;
+        }
         Attributes {
             global_world: worlds.values().sum(),
             group_world: worlds.get(&group).copied().unwrap_or(0),
