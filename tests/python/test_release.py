@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Tests of crates that it uses depend on it: without a version that dependency is left out of packages. The commands name
 # the version themselves.
-UNPUBLISHED = {"ringfold-lab"}
+UNPUBLISHED = {"ringfold-fuzz", "ringfold-lab"}
 # zerocopy-derive and the other derive macros need different versions of syn; embedded-io is an optional dependency of
 # postcard, which is not built. ring uses an older getrandom, and an older windows-sys, which is not built.
 TWICE = {"embedded-io", "getrandom", "syn", "windows-sys"}

@@ -82,13 +82,8 @@ impl TlsSession {
                 Step::Closed => return Ok(sink.filled),
                 Step::NeedsInput => {}
             }
-            // The answers of the TLS handshake; if there is no room, the next write or flush sends them.
-            if let Err(error) = state.send_outgoing(wire)
-                && error.kind() != ErrorKind::WouldBlock
-                && sink.filled == 0
-            {
-                return Err(error);
-            }
+            // The answers of the TLS handshake. The next write or flush sends what is left, or fails; there may still be input.
+            let _ = state.send_outgoing(wire);
             match state.receive(wire) {
                 Ok(0) => return Ok(sink.filled),
                 Ok(_) => {}
