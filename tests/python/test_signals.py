@@ -112,9 +112,15 @@ def test_ctrl_c_interrupts(spawn: Spawn, ours: pccl.Communicator, master: str, w
 def test_an_interrupted_wait_for_a_handle_can_be_repeated(
     spawn: Spawn, ours: pccl.Communicator, master: str
 ) -> None:
-    child = blocked(spawn, ours, master, "handle again")
-    assert interrupt(child, "again") < PROMPT
-    assert not child.output.count("ended")
+    for _ in range(3):
+        child = blocked(spawn, ours, master, "handle again")
+        assert interrupt(child, "again") < PROMPT
+        if not child.output.count("ended"):
+            break
+        # On a busy machine the child was silent for so long that the master has evicted it.
+        ours.update_topology()
+    else:
+        pytest.fail("the wait has ended before all have called")
     data = memoryview(bytearray(b"\0\0\0@")).cast("f")
     ours.all_reduce(data, data)
     assert child.succeed(DEADLINE).splitlines()[-2:] == ["ended True [3.0]", "flags 0"]
