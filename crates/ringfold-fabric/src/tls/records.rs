@@ -58,17 +58,7 @@ impl Records {
         outgoing: &mut Bytes,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<Step, Error> {
-        let filled = input.filled_mut();
-        let (used, step) = match self {
-            Self::Dialler(connection) => {
-                handle(connection.process_tls_records(filled), outgoing, deliver, &mut None)
-            }
-            Self::Acceptor(connection) => {
-                handle(connection.process_tls_records(filled), outgoing, deliver, &mut None)
-            }
-        };
-        input.remove(used);
-        step
+        self.step(input, outgoing, deliver, &mut None)
     }
 
     /// Adds data to what must be sent, in records. The input is processed first.
@@ -81,21 +71,33 @@ impl Records {
     ) -> Result<(), Error> {
         let mut data = Some(data);
         while data.is_some() {
-            let filled = input.filled_mut();
-            let (used, step) = match self {
-                Self::Dialler(connection) => {
-                    handle(connection.process_tls_records(filled), outgoing, deliver, &mut data)
-                }
-                Self::Acceptor(connection) => {
-                    handle(connection.process_tls_records(filled), outgoing, deliver, &mut data)
-                }
-            };
-            input.remove(used);
-            if step? != Step::Advanced && data.is_some() {
+            let step = self.step(input, outgoing, deliver, &mut data)?;
+            if step != Step::Advanced && data.is_some() {
                 return Err(Error::General("the session has ended".into()));
             }
         }
         Ok(())
+    }
+
+    /// Handles one state, and takes the data if the session is ready for it.
+    fn step(
+        &mut self,
+        input: &mut Bytes,
+        outgoing: &mut Bytes,
+        deliver: &mut impl FnMut(&[u8]),
+        data: &mut Option<&[u8]>,
+    ) -> Result<Step, Error> {
+        let filled = input.filled_mut();
+        let (used, step) = match self {
+            Self::Dialler(connection) => {
+                handle(connection.process_tls_records(filled), outgoing, deliver, data)
+            }
+            Self::Acceptor(connection) => {
+                handle(connection.process_tls_records(filled), outgoing, deliver, data)
+            }
+        };
+        input.remove(used);
+        step
     }
 }
 

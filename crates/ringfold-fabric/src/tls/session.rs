@@ -212,7 +212,7 @@ impl State {
         Ok(())
     }
 
-    /// The same; that there is no room is no error.
+    /// The same, but a full socket is not an error.
     fn send_quietly(&mut self, wire: &impl Wire) -> io::Result<()> {
         self.send_outgoing(wire).or_else(|error| match error.kind() {
             ErrorKind::WouldBlock => Ok(()),
