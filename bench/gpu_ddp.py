@@ -3,8 +3,6 @@
 ``gpu.py`` runs it as one of its jobs.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time
