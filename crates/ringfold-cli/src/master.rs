@@ -5,7 +5,7 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{MASTER_PORT, Master, RELAY_PORT, TuningFile};
+use ringfold::{MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, TuningFile};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,6 +25,14 @@ pub struct MasterArguments {
     /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
     #[arg(long)]
     insecure: bool,
+    /// All masters of the run, HOST:PORT or HOST each, this one included, separated by commas: the same list, in the same
+    /// order, for all masters and peers. One is active, the others stand by and take over [default: RINGFOLD_MASTERS, or
+    /// this one alone]
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    masters: Vec<String>,
+    /// The position of this master in the list, from 1 [default: the one whose address it listens on]
+    #[arg(long, value_name = "N", requires = "masters")]
+    this_master: Option<usize>,
     /// The address of a relay for peers that cannot reach each other, HOST:PORT or HOST; may be repeated, up to 4. See
     /// `ringfold relay`
     #[arg(long, value_name = "ADDR")]
@@ -62,6 +70,14 @@ impl MasterArguments {
         let mut builder = Master::builder();
         for text in &self.listen {
             builder = builder.listen(serving::with_port(text, MASTER_PORT));
+        }
+        let listed = std::env::var(MASTERS_VARIABLE).unwrap_or_default();
+        let listed = listed.split(',').filter(|text| self.masters.is_empty() && !text.trim().is_empty());
+        let masters = self.masters.iter().map(String::as_str).chain(listed);
+        builder = builder.masters(masters.map(|text| serving::with_port(text.trim(), MASTER_PORT)));
+        if let Some(position) = self.this_master {
+            let index = position.checked_sub(1).context("invalid --this-master 0: positions begin with 1")?;
+            builder = builder.this_master(index);
         }
         for text in &self.relay {
             builder = builder.relay(serving::with_port(text, RELAY_PORT));

@@ -543,7 +543,7 @@ impl SecretLookup for Secrets<'_> {
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
             Purpose::Relay => self.relay.cloned().ok_or(ConnectionRejection::WrongPurpose),
-            Purpose::Control => Err(ConnectionRejection::WrongPurpose),
+            Purpose::Control | Purpose::Masters => Err(ConnectionRejection::WrongPurpose),
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct PeerProcess {
 
 impl PeerProcess {
     /// Starts a command for `lab-peer`. It does not connect yet.
-    pub fn start(mut command: Command, number: u32, master: SocketAddr) -> Result<Self, ProcessError> {
+    pub fn start(mut command: Command, number: u32, master: impl ToString) -> Result<Self, ProcessError> {
         command.args(["--master", &master.to_string(), "--number", &number.to_string()]);
         let mut process = Process::spawn(format!("peer {number}"), command).map_err(not_started)?;
         process.wait_for_line("ready", START_TIMEOUT)?;

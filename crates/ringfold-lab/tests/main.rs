@@ -16,5 +16,6 @@ mod relay;
 mod resets;
 mod restart;
 mod shared_state;
+mod standby;
 mod traffic;
 mod wan;

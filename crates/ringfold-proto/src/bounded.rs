@@ -3,6 +3,8 @@
 //! The codec checks them on both sides, so decoded messages keep the limits of [`crate::limits`].
 
 use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, WaitingPeer};
+use crate::charter::Charter;
+use crate::coordinator::MasterMessage;
 use crate::descriptor::{Descriptor, Weight};
 use crate::epoch::{EpochDescription, Member};
 use crate::limits;
@@ -70,6 +72,7 @@ impl Bounded for Numbered<ToMaster> {
             ToMaster::LinkTrouble { .. }
             | ToMaster::Probed { .. }
             | ToMaster::SyncDone { .. }
+            | ToMaster::Voter { .. }
             | ToMaster::Leave => Ok(()),
         }
     }
@@ -104,12 +107,27 @@ impl Bounded for Numbered<ToPeer> {
                 check_peers(&note.missing)?;
                 note.missing.iter().try_for_each(|missing| check_name(&missing.who.name))
             }
+            ToPeer::Lead { charter, .. } => charter.as_deref().map_or(Ok(()), check_charter),
+            ToPeer::Redirect { addresses } => check_addresses(addresses),
             ToPeer::Registered { .. }
+            | ToPeer::Candidate { .. }
             | ToPeer::Rebound { .. }
             | ToPeer::Restoring { .. }
             | ToPeer::Restored { .. }
             | ToPeer::Demoted
             | ToPeer::Heartbeat => Ok(()),
+        }
+    }
+}
+
+impl Bounded for MasterMessage {
+    const BYTES_MAX: usize = limits::CONTROL_BYTES_MAX;
+    const DECODED_BYTES_MAX: usize = limits::CONTROL_DECODED_BYTES_MAX;
+
+    fn check(&self) -> Result<(), LimitExceeded> {
+        match self {
+            Self::Status(status) => check_charter(&status.voter.charter),
+            Self::Ask { .. } => Ok(()),
         }
     }
 }
@@ -161,6 +179,11 @@ fn check_peers<T>(peers: &[T]) -> Result<(), LimitExceeded> {
     at_most("peers", peers.len(), limits::WORLD_MAX)
 }
 
+fn check_charter(charter: &Charter) -> Result<(), LimitExceeded> {
+    at_most("electorates", charter.electorates.len(), limits::ELECTORATES_MAX)?;
+    charter.electorates.iter().try_for_each(|electorate| check_peers(&electorate.members))
+}
+
 fn check_join(join: &Join) -> Result<(), LimitExceeded> {
     check_name(&join.name)?;
     check_addresses(&join.addresses)
@@ -168,6 +191,7 @@ fn check_join(join: &Join) -> Result<(), LimitExceeded> {
 
 fn check_resume(resume: &Resume) -> Result<(), LimitExceeded> {
     check_join(&resume.join)?;
+    check_charter(&resume.voter.charter)?;
     at_most("epochs", resume.epochs.len(), limits::EPOCHS_IN_RESUME_MAX)?;
     resume.epochs.iter().try_for_each(|EpochRecord { description, ops, .. }| {
         check_description(description)?;

@@ -1,7 +1,7 @@
 //! Decisions of the master, for logs and the simulator.
 
 use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, WaitWarning};
-use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision};
+use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision, Term};
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
 
@@ -55,6 +55,32 @@ pub enum Event {
     EpochKept(EpochId),
     /// A peer that was accepted too early waits again.
     Demoted(PeerName),
+    /// This one of several masters asks for votes.
+    Stands(Term),
+    /// This one of several masters leads.
+    Leads(Term),
+    /// This master does not lead any more.
+    SteppedDown(Term, StepDown),
+    /// Another master leads, by its position in the list.
+    Follows(u16, Term),
+    /// No master leads, as far as this one knows.
+    Leaderless,
+    /// No master leads, and this one cannot: it has so many of the votes. So many more masters are here that have restarted
+    /// and cannot vote yet.
+    NoMajority {
+        votes: usize,
+        voters: usize,
+        blank: usize,
+    },
+}
+
+/// Why a master does not lead any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StepDown {
+    /// A voter has promised its vote to another master.
+    Deposed,
+    /// It has not heard from a majority for too long.
+    NoMajority,
 }
 
 impl fmt::Display for Event {
@@ -104,6 +130,33 @@ impl fmt::Display for Event {
             Self::RestoreEnded(returned) => write!(f, "the run continues with {returned} members"),
             Self::EpochKept(epoch) => write!(f, "{epoch} is kept"),
             Self::Demoted(who) => write!(f, "{who} waits again"),
+            Self::Stands(term) => write!(f, "this master asks for votes in {term}"),
+            Self::Leads(term) => write!(f, "this master is active, in {term}"),
+            Self::SteppedDown(term, StepDown::Deposed) => {
+                write!(f, "this master is not active any more: another one took over after {term}")
+            }
+            Self::SteppedDown(term, StepDown::NoMajority) => write!(
+                f,
+                "this master is not active any more ({term}): it does not hear from a majority of the members and masters"
+            ),
+            Self::Follows(master, term) => {
+                write!(f, "this master stands by: master {} of the list is active, in {term}", master + 1)
+            }
+            Self::NoMajority { votes, voters, blank } => {
+                write!(
+                    f,
+                    "no master is active, and this one cannot take over: {votes} of {voters} votes are here (of the members \
+                    that were there last, and of the masters)"
+                )?;
+                match blank {
+                    0 => Ok(()),
+                    _ => write!(
+                        f,
+                        "; {blank} masters have restarted, and cannot vote before all masters are here"
+                    ),
+                }
+            }
+            Self::Leaderless => write!(f, "no active master is known"),
         }
     }
 }

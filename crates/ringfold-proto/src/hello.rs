@@ -59,11 +59,13 @@ pub enum Purpose {
     Window = 5,
     /// One leg of a connection between two members that goes through a relay.
     Relay = 6,
+    /// Messages from one master to another.
+    Masters = 7,
 }
 
 impl Purpose {
-    pub const ALL: [Self; 6] =
-        [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window, Self::Relay];
+    pub const ALL: [Self; 7] =
+        [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window, Self::Relay, Self::Masters];
 
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|p| *p as u8 == number)
@@ -79,6 +81,7 @@ impl fmt::Display for Purpose {
             Self::Probe => "probe",
             Self::Window => "window",
             Self::Relay => "relay",
+            Self::Masters => "masters",
         })
     }
 }

@@ -27,6 +27,8 @@ ids! {
     GroupId(u32), "group {}";
     /// One master process: random, so that nothing from before a restart is mistaken for new.
     Incarnation(u64), "{:016x}";
+    /// The time in which one of several masters leads. Higher terms are later, and each belongs to one master.
+    Term(u64), "term {}";
     /// The user's number of a sequence of collectives.
     Tag(u64), "tag {}";
     /// The number of operations of this tag that were decided before in this epoch.

@@ -6,6 +6,8 @@
 
 pub mod bounded;
 pub mod cause;
+pub mod charter;
+pub mod coordinator;
 pub mod data_header;
 mod decode_budget;
 pub mod descriptor;

@@ -8,6 +8,13 @@ pub const WORLD_MAX: usize = 1024;
 /// Relays of an epoch.
 pub const RELAYS_MAX: usize = 4;
 
+/// Masters of a run.
+pub const MASTERS_MAX: usize = 9;
+
+/// Electorates that may be in force at the same time: one, two while the members change, and another one for each takeover
+/// that does not come to an end.
+pub const ELECTORATES_MAX: usize = 16;
+
 /// Bytes of elements in one data frame. An abort takes effect after a frame.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
 

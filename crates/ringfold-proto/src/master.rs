@@ -26,6 +26,7 @@ mod sync;
 mod wait_warning;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
+use crate::coordinator::MasterMessage;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription};
 use crate::event::Event;
@@ -76,6 +77,10 @@ pub enum MasterAction {
     SolveTour(TourRequest),
     /// Log a decision.
     Notify(Event),
+    /// The members are these from now on. Actions that follow depend on it.
+    SetMembers(Vec<PeerId>),
+    /// Send a message to another master, by its position in the list.
+    SendMaster { to: u16, message: Box<MasterMessage> },
 }
 
 /// A request for a ring.
@@ -308,6 +313,8 @@ impl Master {
             ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
             ToMaster::Heartbeat { heard, ended } => self.handle_heartbeat(now, peer, heard, ended),
             ToMaster::Leave => self.remove(peer, Departure::Left),
+            // The coordinator handles it.
+            ToMaster::Voter { .. } => {}
         }
     }
 
@@ -342,6 +349,12 @@ impl Master {
         if let Some(conn) = record.conn {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(numbered) });
         }
+    }
+
+    /// Announces the members, except for one that departs.
+    fn announce_members(&mut self, without: Option<PeerId>) {
+        let members = self.roster.accepted().filter(|peer| Some(*peer) != without).collect();
+        self.actions.push_back(MasterAction::SetMembers(members));
     }
 
     fn notify(&mut self, event: Event) {

@@ -2,9 +2,10 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::{Cause, Removal, WaitWarning};
+use crate::charter::{Charter, VoterRecord};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
-use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
+use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag, Term};
 use crate::network::{Measurement, Network};
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use core::fmt;
@@ -152,6 +153,8 @@ pub struct Resume {
     /// The revision of its last completed sync.
     pub synced: Option<Revision>,
     pub attributes: Attributes,
+    /// Its vote on who leads, in a run with several masters.
+    pub voter: VoterRecord,
 }
 
 /// A vote in a phase.
@@ -232,6 +235,9 @@ pub enum ToMaster {
     Leave,
     /// What this peer has measured on its links.
     Measured(Measurement),
+    /// This peer supports no master of an earlier term than `promised`, knows the charter of this number, and has heard this
+    /// beat of its master.
+    Voter { promised: Term, charter: (Term, u64), beat: u64 },
 }
 
 /// How an operation ended, for all members (R6).
@@ -300,4 +306,10 @@ pub enum ToPeer {
     Heartbeat,
     /// A call of this peer waits for others, for its log.
     StillWaiting(WaitWarning),
+    /// This master leads in a run with several masters. The charter is here until the peer has confirmed it.
+    Lead { term: Term, beat: u64, charter: Option<Box<Charter>> },
+    /// This master asks for the peer's vote.
+    Candidate { term: Term },
+    /// Another master leads, or should lead: connect to it.
+    Redirect { addresses: Vec<SocketAddr> },
 }

@@ -15,6 +15,7 @@ mod syncs;
 pub use failure::{Failure, FailureKind};
 
 use crate::cause::WaitWarning;
+use crate::charter::VoterRecord;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member, RelayAddress};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -59,8 +60,11 @@ pub enum Completion {
 /// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerAction {
-    /// Connect to the master; report with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
+    /// Connect to the master; report with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`]. If there are several, the
+    /// next one is tried after each loss and each failure.
     DialMaster,
+    /// The master at these addresses is the next one to connect to, if it is one of the run's.
+    PreferMaster(Vec<SocketAddr>),
     /// Send a message to the master.
     Send { conn: ConnId, message: Box<Numbered<ToMaster>> },
     /// Close a connection to the master after sending what is queued on it.
@@ -131,6 +135,10 @@ pub struct Peer {
     stale: Vec<ConnId>,
     /// When the last connection to the master was made.
     connected_at: Time,
+    /// Since when a master that was connected to has not answered: it may stand by.
+    unanswered_since: Option<Time>,
+    /// The vote of this peer on who leads, if there are several masters.
+    voter: VoterRecord,
     /// When the master was lost, until it is back.
     master_lost_since: Option<Time>,
     next_heartbeat: Time,
@@ -168,6 +176,8 @@ impl Peer {
             seniority: 0,
             stale: Vec::new(),
             connected_at: Time::ZERO,
+            unanswered_since: None,
+            voter: VoterRecord::default(),
             master_lost_since: None,
             next_heartbeat: Time::ZERO,
             heard_peers: BTreeSet::new(),
@@ -226,6 +236,7 @@ impl Peer {
             (matches!(self.master, MasterConnection::Up { .. }) || !self.links.is_empty())
                 .then_some(self.next_heartbeat),
             self.master_lost_since.map(|since| since + timing.master_return_max),
+            self.unanswered_since.map(|since| since + timing.master_silence_max),
         ];
         let proposal = self.proposal.as_ref().filter(|p| !p.reported).map(|p| p.deadline);
         let links = self.links.values().filter_map(LinkState::deadline);
@@ -254,7 +265,7 @@ impl Peer {
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
             ToPeer::Restoring { .. } => {
                 // The master is back, and waits for other members.
-                (self.can_send, self.master_lost_since) = (false, None);
+                (self.can_send, self.master_lost_since, self.unanswered_since) = (false, None, None);
             }
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
                 self.handle_restored(now, incarnation, last_pending);
@@ -283,6 +294,9 @@ impl Peer {
             ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
+            ToPeer::Lead { term, beat, charter } => self.handle_lead(conn, term, beat, charter.as_deref()),
+            ToPeer::Candidate { term } => self.handle_lead(conn, term, 0, None),
+            ToPeer::Redirect { addresses } => self.handle_redirect(now, conn, addresses),
         }
     }
 

@@ -24,6 +24,16 @@ fn messages_to_a_peer_keep_their_bytes() {
 }
 
 #[test]
+fn messages_between_masters_keep_their_bytes() {
+    let frames = examples::between_masters().into_iter().map(|(name, message)| {
+        let frame = encode_control(&message).expect("examples are within bounds");
+        assert_eq!(ControlDecoder::default().next_message(&mut &frame[..]), Ok(Some(message)));
+        (name.to_owned(), frame)
+    });
+    keep("masters.hex", frames.collect());
+}
+
+#[test]
 fn messages_between_peers_keep_their_bytes() {
     let frames = examples::link().into_iter().map(|(name, message)| {
         let frame = encode_link(&message).expect("examples are within bounds");

@@ -288,7 +288,7 @@ impl Driver {
                 spawn("ringfold-probed", answer);
             }
             Purpose::Relay => self.relay.add(peer, connection, self.directory.poller()),
-            Purpose::Control | Purpose::Data | Purpose::Window => {}
+            Purpose::Control | Purpose::Data | Purpose::Window | Purpose::Masters => {}
         }
     }
 
@@ -391,6 +391,7 @@ impl Driver {
     fn act(&mut self, now: Time, action: PeerAction) {
         match action {
             PeerAction::DialMaster => self.uplink.dial(now),
+            PeerAction::PreferMaster(addresses) => self.uplink.prefer(&addresses),
             PeerAction::Send { conn, message } => self.uplink.send(conn, &message),
             PeerAction::Close { conn } => self.uplink.close(conn),
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {

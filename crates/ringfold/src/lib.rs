@@ -47,7 +47,7 @@ pub use group::{
     AddressExchange, Bootstrap, BootstrapListener, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices,
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
-pub use master::{MASTER_PORT, Master, MasterBuilder};
+pub use master::{MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};

@@ -70,3 +70,6 @@ pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }
+
+/// How long one of several masters may take to answer a dial, before the next one is dialled.
+pub(crate) const ONE_MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);

@@ -3,6 +3,8 @@
 mod builder;
 mod crash;
 mod limits;
+mod list;
+mod other_master;
 mod peer_connection;
 mod report;
 mod ring_solver;
@@ -25,6 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// The environment variable with the masters of a run, separated by commas, for `ringfold master` and for C programs.
+pub const MASTERS_VARIABLE: &str = "RINGFOLD_MASTERS";
 
 /// The default port of a master.
 pub const MASTER_PORT: u16 = 48148;
@@ -109,7 +114,8 @@ impl Master {
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
         self.options.check_token(&addresses)?;
-        let server = Server::new(&self.options, poller.clone(), listener)?;
+        let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
+        let server = Server::new(&self.options, list, poller.clone(), listener)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())

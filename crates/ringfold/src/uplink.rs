@@ -1,6 +1,7 @@
 //! The connection to the master.
 
 use crate::control::ControlConnection;
+use crate::limits;
 use core::mem;
 use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
@@ -16,9 +17,12 @@ use std::time::Instant;
 
 /// The connection to the master, or the attempt to make it.
 pub(crate) struct Uplink {
-    addresses: Vec<SocketAddr>,
-    /// The master's address as the user wrote it.
-    name: String,
+    /// The masters: each one's address as the user wrote it, and what it resolves to.
+    masters: Vec<(String, Vec<SocketAddr>)>,
+    /// The one to dial.
+    next: usize,
+    /// Why those before it could not be connected to since the last connection.
+    failures: Vec<String>,
     secret: Secret,
     me: PeerId,
     run: RunId,
@@ -55,15 +59,15 @@ pub(crate) enum UplinkEvent {
 impl Uplink {
     /// Not connected.
     pub(crate) fn new(
-        name: &str,
-        addresses: Vec<SocketAddr>,
+        masters: Vec<(String, Vec<SocketAddr>)>,
         token: &str,
         me: PeerId,
         poller: &Arc<Poller>,
     ) -> Self {
         Self {
-            addresses,
-            name: name.to_owned(),
+            masters,
+            next: 0,
+            failures: Vec::new(),
             secret: Secret::token(token),
             me,
             run: RunId(0),
@@ -108,15 +112,34 @@ impl Uplink {
         if let State::Up(conn, control) = mem::replace(&mut self.state, State::Down) {
             control.connection.unwatch();
             self.stale.push((conn, control));
+            self.turn();
         }
         let credentials = Credentials {
             identity: Identity::new(self.me, self.run),
             target: DialTarget::master(),
             secret: self.secret.clone(),
         };
-        let addresses = self.addresses.iter().copied();
-        let dialer = Dialer::new(now, addresses, credentials, DialTiming::default(), &self.poller);
+        let addresses = self.masters.get(self.next).map_or(&[][..], |(_, addresses)| addresses);
+        let mut timing = DialTiming::default();
+        if self.masters.len() > 1 {
+            timing.answer_max = limits::ONE_MASTER_ANSWER_MAX;
+        }
+        let dialer = Dialer::new(now, addresses.iter().copied(), credentials, timing, &self.poller);
         self.state = State::Dialing(Box::new(dialer));
+    }
+
+    /// Dials the master at these addresses next, if it is one of the list.
+    pub(crate) fn prefer(&mut self, addresses: &[SocketAddr]) {
+        let is_it = |known: &[SocketAddr]| known.iter().any(|address| addresses.contains(address));
+        match self.masters.iter().position(|(_, known)| is_it(known)) {
+            Some(index) => self.next = index,
+            None => self.turn(),
+        }
+    }
+
+    /// The next dial is for the next master of the list.
+    fn turn(&mut self) {
+        self.next = (self.next + 1) % self.masters.len().max(1);
     }
 
     /// Sends a message, if the connection is still the one that it is meant for.
@@ -136,6 +159,7 @@ impl Uplink {
         {
             self.events.push_back(UplinkEvent::Lost(*conn));
             self.state = State::Down;
+            self.turn();
         }
     }
 
@@ -172,21 +196,29 @@ impl Uplink {
         match dialer.advance(now) {
             Ok(Some(Dialed { established, connection, .. })) => {
                 self.run = established.run;
+                self.failures.clear();
                 self.conns += 1;
                 let conn = ConnId(self.conns);
                 self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));
                 self.events.push_back(UplinkEvent::Connected(conn, established.run));
             }
             Ok(None) => match dialer.failures().iter().find(|(_, rejection)| rejection.is_final()) {
-                Some((_, rejection)) => self.fail_dial(rejection, false),
+                Some((_, rejection)) => self.fail_dial(now, rejection, false),
                 None => self.state = State::Dialing(dialer),
             },
-            Err(error) => self.fail_dial(&error, error.is_retryable()),
+            Err(error) => self.fail_dial(now, &error, error.is_retryable()),
         }
     }
 
-    fn fail_dial(&mut self, why: &dyn core::fmt::Display, retryable: bool) {
-        let why = format!("{}: {why}", self.name);
+    /// A master could not be connected to. Fails when all have been tried.
+    fn fail_dial(&mut self, now: Time, why: &dyn core::fmt::Display, retryable: bool) {
+        let name = self.masters.get(self.next).map_or("no master", |(name, _)| name);
+        self.failures.push(format!("{name}: {why}"));
+        self.turn();
+        if retryable && self.failures.len() < self.masters.len() {
+            return self.dial(now);
+        }
+        let why = mem::take(&mut self.failures).join("; ");
         self.events.push_back(UplinkEvent::DialFailed { why, retryable });
     }
 
@@ -205,7 +237,10 @@ impl Uplink {
         }
         match result {
             Ok(_) => self.state = State::Up(conn, control),
-            Err(_) => self.events.push_back(UplinkEvent::Lost(conn)),
+            Err(_) => {
+                self.events.push_back(UplinkEvent::Lost(conn));
+                self.turn();
+            }
         }
     }
 }
@@ -232,7 +267,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
             stream
         });
-        let mut uplink = Uplink::new("master", addresses, "", PeerId(1), &poller);
+        let mut uplink = Uplink::new(vec![("master".into(), addresses)], "", PeerId(1), &poller);
         let (clock, mut ready) = (Clock::start(), Readiness::default());
         let end = Instant::now() + Duration::from_secs(30);
         uplink.dial(clock.now());

@@ -291,6 +291,7 @@ fn a_restarted_master_takes_a_returning_member_back_into_its_epoch() {
         last_pending: false,
         synced: None,
         attributes,
+        voter: Default::default(),
     };
     let mut client = Client::dial_as(client.peer, address, "", RunId(7)).unwrap();
     client.send_unnumbered(ToMaster::Resume(Box::new(resume)));

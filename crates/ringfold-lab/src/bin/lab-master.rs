@@ -26,6 +26,9 @@ struct Arguments {
     /// The token that peers need to join.
     #[arg(long)]
     token: Option<String>,
+    /// All masters, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    masters: Vec<String>,
     /// A relay; may be repeated.
     #[arg(long)]
     relay: Vec<String>,
@@ -56,6 +59,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     for address in &arguments.listen {
         builder = builder.listen(address.as_str());
     }
+    builder = builder.masters(&arguments.masters);
     for relay in &arguments.relay {
         builder = builder.relay(relay.as_str());
     }

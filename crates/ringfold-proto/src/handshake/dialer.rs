@@ -24,6 +24,11 @@ impl DialTarget {
         Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None }
     }
 
+    /// A connection from one master to another.
+    pub fn other_master() -> Self {
+        Self { purpose: Purpose::Masters, epoch: EpochId::default(), peer: None }
+    }
+
     /// A leg to a relay, or to a member that relays.
     pub fn relay() -> Self {
         Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None }

@@ -94,6 +94,9 @@ impl Master {
             group.stage = super::group::EpochStage::Stale;
             self.notify(Event::Accepted(self.peer_name(*peer), id));
         }
+        if !pending.is_empty() {
+            self.announce_members(None);
+        }
         !pending.is_empty()
     }
 

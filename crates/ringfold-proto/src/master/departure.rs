@@ -13,6 +13,9 @@ impl Master {
     /// its group are aborted, and its group gets a new epoch (R6).
     pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
         let name = self.peer_name(peer);
+        if self.roster.is_accepted(peer) {
+            self.announce_members(Some(peer));
+        }
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
                 self.send(peer, ToPeer::Removed { reason: Removal::Departed(how.clone()) });

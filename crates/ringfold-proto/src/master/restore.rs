@@ -61,7 +61,7 @@ impl Master {
         if returned.is_some_and(|r| r.len() >= limits::WORLD_MAX && !r.contains_key(&peer)) {
             return self.reject_join(conn, JoinRejection::RunFull);
         }
-        if self.restoration.is_none() {
+        if self.restoration.as_ref().is_none_or(|r| r.returned.is_empty()) {
             self.begin_restoration(now, resume.incarnation);
         }
         if let Some(old) = self.roster.get(peer).and_then(|r| r.conn).filter(|old| *old != conn) {
@@ -89,6 +89,13 @@ impl Master {
         }
     }
 
+    /// Waits for members of an earlier incarnation, and accepts no others meanwhile.
+    pub fn expect_members(&mut self, now: Time) {
+        self.started.get_or_insert(now);
+        let deadline = now + self.config.timing.restore_grace;
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+    }
+
     /// Drops a returned peer that departed again.
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
@@ -99,6 +106,9 @@ impl Master {
     pub(super) fn advance_restoration(&mut self, now: Time) -> bool {
         let Some(restoration) = &self.restoration else { return false };
         let returned = &restoration.returned;
+        if returned.is_empty() {
+            return false;
+        }
         let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
         let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
         let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
@@ -157,12 +167,15 @@ impl Master {
         let Some(Restoration { mut returned, .. }) = self.restoration.take() else { return };
         self.restored = !returned.is_empty();
         self.evict_outsiders(&mut returned);
-        self.notify(Event::RestoreEnded(returned.len()));
-        for (peer, resume) in &returned {
+        for peer in returned.keys() {
             if let Some(record) = self.roster.get_mut(*peer) {
                 record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
+        }
+        self.announce_members(None);
+        self.notify(Event::RestoreEnded(returned.len()));
+        for resume in returned.values() {
             for phase in Phase::RUN_WIDE {
                 if phase == Phase::Pending && resume.rounds.pending >= self.rounds.pending {
                     self.last_pending = resume.last_pending;

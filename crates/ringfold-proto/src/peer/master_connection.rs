@@ -4,12 +4,14 @@ use super::calls::{CallKind, ReduceProgress};
 use super::epochs::OpenEpoch;
 use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
-use crate::id::{ConnId, Incarnation};
+use crate::charter::Charter;
+use crate::id::{ConnId, Incarnation, Term};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
 use crate::session::{Receipt, Session};
 use crate::time::Time;
 use crate::timing::Timing;
+use std::net::SocketAddr;
 
 /// The connection to the master.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +40,7 @@ impl Peer {
         }
         self.master = MasterConnection::Up { conn, heard_at: now };
         self.connected_at = now;
+        self.unanswered_since = Some(now);
         self.next_heartbeat = now + self.config.timing.heartbeat;
         let is_registered = self.incarnation != Incarnation::default();
         let first = match is_registered {
@@ -70,8 +73,29 @@ impl Peer {
             let redial_at = now.max(self.connected_at + self.config.timing.redial);
             self.master = MasterConnection::Down { redial_at: Some(redial_at) };
             self.can_send = false;
+            self.unanswered_since = None;
             self.master_lost_since.get_or_insert(now);
         }
+    }
+
+    /// A master leads, or asks for this peer's vote. Supports it, unless a later one was promised support.
+    pub(super) fn handle_lead(&mut self, conn: ConnId, term: Term, beat: u64, charter: Option<&Charter>) {
+        if term >= self.voter.promised {
+            self.voter.promised = term;
+            charter.map(|charter| self.voter.adopt(charter));
+        }
+        let (promised, charter) = (self.voter.promised, self.voter.charter.number());
+        let report = ToMaster::Voter { promised, charter, beat };
+        // The master may be another one than that of this session.
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: report });
+        self.actions.push_back(PeerAction::Send { conn, message });
+    }
+
+    /// Another master leads.
+    pub(super) fn handle_redirect(&mut self, now: Time, conn: ConnId, addresses: Vec<SocketAddr>) {
+        self.actions.push_back(PeerAction::Close { conn });
+        self.handle_lost(now, conn);
+        self.actions.push_back(PeerAction::PreferMaster(addresses));
     }
 
     pub(super) fn dial(&mut self) {
@@ -95,7 +119,10 @@ impl Peer {
             self.ping_links();
         }
         match self.master {
-            MasterConnection::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
+            MasterConnection::Up { conn, heard_at }
+                if heard_at.min(self.unanswered_since.unwrap_or(heard_at)) + timing.master_silence_max
+                    <= now =>
+            {
                 self.stale.push(conn);
                 self.close_stale(limits::STALE_CONNECTIONS_MAX);
                 self.handle_lost(now, conn);
@@ -195,7 +222,7 @@ impl Peer {
 
     fn master_found(&mut self) {
         self.can_send = true;
-        self.master_lost_since = None;
+        (self.master_lost_since, self.unanswered_since) = (None, None);
         self.close_stale(0);
         if !self.ended_links.is_empty() {
             self.report_links();
@@ -227,6 +254,7 @@ impl Peer {
             last_pending: self.last_pending,
             synced: self.synced,
             attributes: self.latest,
+            voter: self.voter.clone(),
         }
     }
 

@@ -4,6 +4,8 @@ use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
     StateRejection, WaitWarning, WaitingPeer,
 };
+use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
+use ringfold_proto::coordinator::{MasterMessage, MasterStatus};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
@@ -12,7 +14,7 @@ use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
 use ringfold_proto::id::{
-    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag,
+    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag, Term,
 };
 use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
@@ -90,6 +92,24 @@ examples! { to_master_messages: ToMaster {
         links: vec![MeasuredLink { peer: B, path: network().paths[1] }],
         throughput: network().throughput[0],
     });
+    "voter", ToMaster::Voter { .. } =>
+        ToMaster::Voter { promised: Term(9), charter: (Term(6), 300), beat: 70 };
+} }
+
+examples! {
+/// Every message between masters.
+between_masters: MasterMessage {
+    "status", MasterMessage::Status(_) => MasterMessage::Status(Box::new(MasterStatus {
+        from: 2,
+        masters: 3,
+        voter: voter(),
+        blank: true,
+        leads: Some(70),
+        follows: Some(1),
+        echo: (Term(6), 69),
+        vouches: true,
+    }));
+    "ask", MasterMessage::Ask { .. } => MasterMessage::Ask { from: 2, term: Term(9), for_blank: true };
 } }
 
 examples! { to_peer_messages: ToPeer {
@@ -130,6 +150,11 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
     "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Rejected(JoinRejection::RunFull) };
     "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
+    "lead", ToPeer::Lead { .. } =>
+        ToPeer::Lead { term: Term(6), beat: 70, charter: Some(Box::new(voter().charter)) };
+    "candidate", ToPeer::Candidate { .. } => ToPeer::Candidate { term: Term(9) };
+    "redirect", ToPeer::Redirect { .. } =>
+        ToPeer::Redirect { addresses: vec!["192.0.2.9:48148".parse().unwrap()] };
     "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(WaitWarning {
         call: JointCall::Vote(Phase::Sync),
         missing: vec![MissingPeer { who: named(B), waits_in: Some(JointCall::Collective(Tag(5))) }],
@@ -326,6 +351,7 @@ examples! { purposes: Purpose {
     "probe", Purpose::Probe => Purpose::Probe;
     "window", Purpose::Window => Purpose::Window;
     "relay", Purpose::Relay => Purpose::Relay;
+    "masters", Purpose::Masters => Purpose::Masters;
 } }
 
 /// The encoding of every enum variant, by name.
@@ -519,7 +545,13 @@ fn resume() -> Resume {
         last_pending: false,
         synced: Some(Revision(5)),
         attributes: ATTRIBUTES,
+        voter: voter(),
     }
+}
+
+fn voter() -> VoterRecord {
+    let electorates = vec![Electorate::new([A, B], 1), Electorate::new([A], 2)];
+    VoterRecord { promised: Term(9), charter: Charter { term: Term(6), version: 300, electorates } }
 }
 
 fn offer() -> SyncOffer {

@@ -4,6 +4,7 @@ use super::test_run::{PeerIndex, TestRun, secs, sum_of};
 use crate::message_generator::MessageGenerator;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::cause::{Cause, Departure, JoinRejection, ProtocolViolation, Removal};
+use ringfold_proto::charter::VoterRecord;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{
@@ -61,6 +62,7 @@ fn resume(peer: PeerId) -> Resume {
         last_pending: false,
         synced: None,
         attributes: Attributes::default(),
+        voter: VoterRecord::default(),
     }
 }
 

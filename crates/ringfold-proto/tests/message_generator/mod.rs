@@ -5,11 +5,14 @@ use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
     StateRejection, WaitWarning, WaitingPeer,
 };
+use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
-use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag};
+use ringfold_proto::id::{
+    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag, Term,
+};
 use ringfold_proto::limits;
 use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
@@ -61,14 +64,18 @@ impl MessageGenerator<'_> {
                 links: self.list(20, |d| MeasuredLink { peer: d.peer(), path: d.path() }),
                 throughput: self.throughput(),
             }),
-            _ => ToMaster::Leave,
+            _ => ToMaster::Voter {
+                promised: Term(self.u64()),
+                charter: (Term(self.u64()), self.u64()),
+                beat: self.u64(),
+            },
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
     }
 
     /// A message to a peer.
     pub fn for_peer(&mut self) -> Numbered<ToPeer> {
-        let message = match self.below(14) {
+        let message = match self.below(17) {
             0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
             1 => ToPeer::Rebound { received: self.u64() },
             2 => ToPeer::Restoring { incarnation: Incarnation(self.u64()) },
@@ -113,6 +120,13 @@ impl MessageGenerator<'_> {
                     waits_in: d.bool().then(|| d.joint_call()),
                 }),
             }),
+            13 => ToPeer::Lead {
+                term: Term(self.u64()),
+                beat: self.u64(),
+                charter: self.maybe(|d| Box::new(d.charter())),
+            },
+            14 => ToPeer::Candidate { term: Term(self.u64()) },
+            15 => ToPeer::Redirect { addresses: self.list(limits::ADDRESSES_MAX, Self::address) },
             _ => ToPeer::Heartbeat,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
@@ -345,6 +359,18 @@ impl MessageGenerator<'_> {
             last_pending: self.bool(),
             synced: self.maybe(|d| Revision(d.u64())),
             attributes: self.attributes(),
+            voter: VoterRecord { promised: Term(self.u64()), charter: self.charter() },
+        }
+    }
+
+    fn charter(&mut self) -> Charter {
+        Charter {
+            term: Term(self.u64()),
+            version: self.u64(),
+            electorates: self.list(limits::ELECTORATES_MAX, |d| Electorate {
+                members: d.list(9, Self::peer),
+                active: d.u32() as u16,
+            }),
         }
     }
 

@@ -7,9 +7,10 @@ use crate::planted_bug::PlantedBug;
 use crate::random_stream::RandomStream;
 use crate::tour;
 use ringfold_proto::cause::Departure;
+use ringfold_proto::coordinator::{Coordinator, MasterList};
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{ConnId, PeerId};
-use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
+use ringfold_proto::master::{MasterAction, MasterConfig, TourRequest, TourSolution};
 use ringfold_proto::message::{Phase, ToPeer};
 use ringfold_proto::time::Time;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// The master's process.
 pub(super) struct SimMaster {
     seed: u64,
-    machine: Option<Master>,
+    machine: Option<Coordinator>,
     incarnations: u64,
     timer_at: Option<Time>,
 }
@@ -32,7 +33,8 @@ impl SimMaster {
     }
 
     pub fn status(&self) -> (usize, usize) {
-        self.machine.as_ref().map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
+        let machine = self.machine.as_ref().and_then(Coordinator::machine);
+        machine.map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
     }
 }
 
@@ -54,7 +56,7 @@ impl Simulation {
             relays: Vec::new(),
             seed,
         };
-        self.master.machine = Some(Master::new(config));
+        self.master.machine = Some(Coordinator::new(config, MasterList::single()));
         self.master.timer_at = None;
         self.oracle.master_started();
         let number = self.master.incarnations;
@@ -134,7 +136,7 @@ impl Simulation {
     }
 
     /// Calls the machine if it is up, and carries out its actions.
-    fn with_master(&mut self, call: impl FnOnce(&mut Master, Time)) {
+    fn with_master(&mut self, call: impl FnOnce(&mut Coordinator, Time)) {
         if let Some(master) = &mut self.master.machine {
             call(master, self.now);
         }
@@ -152,7 +154,7 @@ impl Simulation {
     }
 
     fn pump_master(&mut self) {
-        while let Some(action) = self.master.machine.as_mut().and_then(Master::poll_action) {
+        while let Some(action) = self.master.machine.as_mut().and_then(Coordinator::poll_action) {
             match action {
                 MasterAction::Send { conn, message } => {
                     if let ToPeer::Answer { call, phase: Phase::Sync, .. } = &message.message {
@@ -180,10 +182,11 @@ impl Simulation {
                     }
                     self.log(|| format!("master: {event}"));
                 }
+                MasterAction::SetMembers(_) | MasterAction::SendMaster { .. } => {}
             }
         }
         self.schedule_network();
-        let Some(at) = self.master.machine.as_ref().and_then(Master::poll_timeout) else { return };
+        let Some(at) = self.master.machine.as_ref().and_then(Coordinator::poll_timeout) else { return };
         if self.master.timer_at.is_none_or(|set| at < set) {
             self.master.timer_at = Some(at);
             self.at(at, SimEvent::Timer(Node::Master));

@@ -331,6 +331,7 @@ impl Simulation {
                 let delay = self.network.latency();
                 self.after(delay, SimEvent::DialMaster(peer));
             }
+            PeerAction::PreferMaster(_) => {}
             PeerAction::Send { conn, message } => {
                 self.network.send(self.now, conn, Node::Peer(peer), Packet::ToMaster(message));
             }

@@ -22,7 +22,7 @@ use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::GroupId;
-use ringfold_proto::limits::NAME_BYTES_MAX;
+use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX};
 use ringfold_proto::message::Join;
 use ringfold_proto::peer::{Failure, PeerConfig};
 use ringfold_proto::timing::Timing;
@@ -240,9 +240,12 @@ impl CommunicatorBuilder {
         if self.ports.is_empty() {
             return Err(invalid!("invalid port range {:?}: it is empty", self.ports));
         }
-        if self.master.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        let is_address =
+            |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !self.masters().all(is_address) || self.masters().count() > MASTERS_MAX {
             return Err(invalid!(
-                "invalid master address {:?}: expected host:port, as in 10.0.0.7:48148 or [::1]:48148",
+                "invalid master address {:?}: expected host:port, as in 10.0.0.7:48148 or [::1]:48148, or up to {MASTERS_MAX} of \
+                 them, separated by commas",
                 self.master
             ));
         }
@@ -257,12 +260,8 @@ impl CommunicatorBuilder {
     /// Listens, and starts the engine. Each attempt to connect has a new peer id.
     pub(super) fn engine(&self) -> Result<Engine, Error> {
         let system = |error: std::io::Error| Error::system("starting the communicator failed", &error);
-        let addresses: Vec<_> = self
-            .master
-            .to_socket_addrs()
-            .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
-            .map_err(Failure::MasterLost)?
-            .collect();
+        let masters = self.resolve_masters()?;
+        let addresses: Vec<_> = masters.iter().flat_map(|(_, addresses)| addresses).copied().collect();
         protection::check_dial(&self.token, &addresses)?;
         let security = protection::keys(&self.token, self.insecure)?;
         let peer = security.peer();
@@ -288,10 +287,34 @@ impl CommunicatorBuilder {
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }
-        let uplink = Uplink::new(&self.master, addresses, &self.token, peer, &poller);
+        let uplink = Uplink::new(masters, &self.token, peer, &poller);
         let config = PeerConfig { peer, join, timing: self.timing };
         let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, WorkerReports::new(&poller));
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)
+    }
+
+    /// The addresses of the masters, as the user wrote them.
+    fn masters(&self) -> impl Iterator<Item = &str> {
+        self.master.split(',').map(str::trim)
+    }
+
+    /// The masters whose names can be resolved: at least one.
+    fn resolve_masters(&self) -> Result<Vec<(String, Vec<SocketAddr>)>, Error> {
+        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        for master in self.masters() {
+            match master.to_socket_addrs() {
+                Ok(addresses) => found.push((master.to_owned(), addresses.collect())),
+                Err(error) => failures.push(format!("{master}: {error}")),
+            }
+        }
+        let failed = failures.join("; ");
+        if found.is_empty() {
+            return Err(Failure::MasterLost(MasterLoss::Unreachable(failed)).into());
+        }
+        if !failed.is_empty() {
+            tracing::warn!("some masters are not used: {failed}");
+        }
+        Ok(found)
     }
 
     /// The addresses that other peers dial. The master replaces unspecified ones by what it sees.

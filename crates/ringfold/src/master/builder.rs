@@ -24,6 +24,8 @@ pub struct MasterBuilder {
     pub(super) unreachable_after: Option<Duration>,
     pub(super) tuning: Tuning,
     relays: Vec<String>,
+    pub(super) masters: Vec<String>,
+    pub(super) this_master: Option<usize>,
     pub(super) crash_after_commits: Option<u64>,
 }
 
@@ -64,6 +66,19 @@ impl MasterBuilder {
     /// are used, in this order. All peers of the run must reach it at this address.
     pub fn relay(mut self, address: impl Into<String>) -> Self {
         self.relays.push(address.into());
+        self
+    }
+
+    /// All masters of the run, `host:port` each, this one included; the same list, in the same order, for all masters and
+    /// peers. Up to 9. One of them is active, and the others stand by. Default: this one is the only master.
+    pub fn masters(mut self, addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.masters = addresses.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The position of this master in the list, from 0. Default: the one whose address it listens on.
+    pub fn this_master(mut self, index: usize) -> Self {
+        self.this_master = Some(index);
         self
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use ringfold_fabric::limits::HANDSHAKES_MAX;
-use ringfold_proto::limits::WORLD_MAX;
+use ringfold_proto::limits::{MASTERS_MAX, WORLD_MAX};
 
 /// Authenticated connections: one per peer, and some for peers that reconnect or are about to be rejected.
 pub(super) const CONNECTIONS_MAX: usize = WORLD_MAX + HANDSHAKES_MAX;
@@ -30,3 +30,12 @@ pub(super) const TOUR_REPORT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of groups whose last ring is remembered.
 pub(super) const TOURS_REMEMBERED_MAX: usize = 64;
+
+/// Connections of other masters: one each, and some that replace lost ones.
+pub(super) const MASTER_CONNECTIONS_MAX: usize = 4 * MASTERS_MAX;
+
+/// How long another master may take to answer a dial.
+pub(super) const MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);
+
+/// The pause between two attempts to dial another master.
+pub(super) const MASTER_REDIAL: Duration = Duration::from_millis(200);

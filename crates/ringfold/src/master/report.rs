@@ -14,6 +14,9 @@ pub(super) fn report(event: &Event) {
         | Event::OutOfStep(..)
         | Event::StillWaiting(..)
         | Event::StateRejected(..)
+        | Event::SteppedDown(..)
+        | Event::Leaderless
+        | Event::NoMajority { .. }
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)
         | Event::Accepted(..)
@@ -26,6 +29,9 @@ pub(super) fn report(event: &Event) {
         | Event::RunEnded(..)
         | Event::Replanned(..)
         | Event::EpochKept(_)
+        | Event::Stands(_)
+        | Event::Leads(_)
+        | Event::Follows(..)
         | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{text}"),
         Event::EpochProposed(..)
         | Event::TourRequested(..)

@@ -3,19 +3,22 @@
 use super::builder::MasterBuilder;
 use super::crash::Crash;
 use super::limits;
+use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;
 use super::ring_solver::RingSolver;
 use crate::Error;
+use crate::control::ControlConnection;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_proto::cause::Removal;
+use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage};
 use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
-use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
+use ringfold_proto::master::{MasterAction, MasterConfig};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,7 +38,11 @@ pub(super) struct Server {
     poller: Arc<Poller>,
     listener: Listener,
     secret: Secret,
-    machine: Machine,
+    machine: Coordinator,
+    /// The other masters of the run, by their position in the list.
+    others: BTreeMap<u16, OtherMaster>,
+    /// Connections that other masters have dialled, and whose they are, as soon as that is known.
+    from_masters: HashMap<Token, (ControlConnection<MasterMessage>, Option<u16>)>,
     peers: BTreeMap<ConnId, PeerConnection>,
     conns: HashMap<Token, ConnId>,
     last_conn: ConnId,
@@ -53,8 +60,14 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub fn new(plan: &MasterBuilder, poller: Arc<Poller>, listener: Listener) -> Result<Self, Error> {
+    pub fn new(
+        plan: &MasterBuilder,
+        list: MasterList,
+        poller: Arc<Poller>,
+        listener: Listener,
+    ) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
+        let me = poller.security().map_err(|e| Error::system("the master's keys", &e))?.peer();
         let (timing, tuning) = (plan.timing, plan.tuning);
         Ok(Self {
             clock: Clock::start(),
@@ -70,13 +83,22 @@ impl Server {
             held_bytes: 0,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
-            machine: Machine::new(MasterConfig {
-                timing,
-                tuning,
-                appraise: ringfold_plan::estimate::gain_percent,
-                relays: plan.relays()?,
-                seed,
-            }),
+            others: (0..)
+                .zip(&list.addresses)
+                .filter(|(index, _)| *index != list.me)
+                .map(|(index, addresses)| (index, OtherMaster::new(me, addresses.clone())))
+                .collect(),
+            from_masters: HashMap::new(),
+            machine: Coordinator::new(
+                MasterConfig {
+                    timing,
+                    tuning,
+                    appraise: ringfold_plan::estimate::gain_percent,
+                    relays: plan.relays()?,
+                    seed,
+                },
+                list,
+            ),
             poller,
         })
     }
@@ -114,6 +136,7 @@ impl Server {
             self.machine.poll_timeout(),
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
+            self.others.values().filter_map(OtherMaster::poll_timeout).min(),
         ];
         deadlines
             .into_iter()
@@ -128,10 +151,19 @@ impl Server {
             self.unsent.insert(conn);
             return self.receive(now, conn);
         }
+        if self.from_masters.contains_key(&token) {
+            return self.receive_from_master(now, token);
+        }
+        if let Some(index) = self.others.iter().find(|(_, other)| other.owns(token)).map(|(index, _)| *index)
+        {
+            return self.advance_other(now, index);
+        }
+        let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
         let (is_full, secret) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.secret);
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(secret.clone()),
+            Purpose::Masters if has_others => Ok(secret.clone()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -150,11 +182,60 @@ impl Server {
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
         }
+        let is_due = |other: &OtherMaster| other.poll_timeout().is_some_and(|at| at <= now);
+        let due = self.others.iter().filter(|(_, other)| is_due(other)).map(|(index, _)| *index);
+        for index in due.collect::<Vec<_>>() {
+            self.advance_other(now, index);
+        }
+    }
+
+    fn advance_other(&mut self, now: Time, index: u16) {
+        let Some(other) = self.others.get_mut(&index) else { return };
+        if other.advance(now, &self.secret, &self.poller) {
+            self.machine.handle_master_connected(now, index);
+        }
+    }
+
+    /// Hands over what another master has sent.
+    fn receive_from_master(&mut self, now: Time, token: Token) {
+        let Some((control, from)) = self.from_masters.get_mut(&token) else { return };
+        let mut received = control.connection.fill().map(|_| ());
+        loop {
+            match control.next() {
+                Ok(Some(message)) => {
+                    *from = Some(message.sender());
+                    self.machine.handle_master_message(now, message);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    received = Err(error);
+                    break;
+                }
+            }
+        }
+        if let Err(error) = received {
+            let from = *from;
+            self.from_masters.remove(&token);
+            tracing::debug!(target: "ringfold::master", "lost the connection of another master: {error}");
+            if let Some(from) =
+                from.filter(|from| self.from_masters.values().all(|(_, other)| *other != Some(*from)))
+            {
+                self.machine.handle_master_lost(now, from);
+            }
+        }
     }
 
     fn take_outcomes(&mut self, now: Time) {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
+                Outcome::Established(established, connection, _)
+                    if established.purpose == Purpose::Masters =>
+                {
+                    let token = connection.token();
+                    self.from_masters.insert(token, (ControlConnection::new(connection), None));
+                    // What followed the handshake may have been read already.
+                    self.receive_from_master(now, token);
+                }
                 Outcome::Established(established, connection, from) => {
                     self.add(now, PeerConnection::new(connection, from), established);
                 }
@@ -233,6 +314,7 @@ impl Server {
                 }
             }
             if is_settled {
+                self.others.values_mut().for_each(|other| other.flush(now));
                 return;
             }
         }
@@ -253,6 +335,13 @@ impl Server {
                     tracing::warn!(target: "ringfold::master", "no ring can be sought: {error}");
                 }
             }
+            MasterAction::SendMaster { to, message } => {
+                if let Some(other) = self.others.get_mut(&to) {
+                    other.send(&message);
+                }
+            }
+            // The coordinator handles it.
+            MasterAction::SetMembers(_) => {}
             MasterAction::Notify(event) => {
                 if let Some(crash) = &mut self.crash {
                     crash.note(&event);

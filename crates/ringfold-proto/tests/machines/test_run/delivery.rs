@@ -253,6 +253,7 @@ impl TestRun {
                 }
                 MasterAction::SolveTour(request) => self.tour_requests.push_back(request),
                 MasterAction::Notify(event) => self.events.push(event),
+                MasterAction::SetMembers(_) | MasterAction::SendMaster { .. } => {}
             }
         }
         acted
@@ -274,6 +275,7 @@ impl TestRun {
     fn act(&mut self, who: PeerIndex, action: PeerAction) {
         match action {
             PeerAction::DialMaster => self.dial(who),
+            PeerAction::PreferMaster(_) => {}
             PeerAction::Send { conn, message } => {
                 message.check().expect("peers keep within the bounds");
                 if let Some(connection) =

@@ -1,0 +1,138 @@
+//! Runs with several masters: when the active one dies, another one takes over.
+
+use crate::fixture::{
+    SOON, accepted, assert_steps_agree, expect_all, join, master_with, peer, replies, send_all,
+};
+use ringfold_lab::programs::{MasterProcess, PeerProcess};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// The masters of a run. Those that died are started again by the tests.
+struct Masters {
+    list: String,
+    processes: Vec<MasterProcess>,
+}
+
+impl Masters {
+    fn start(count: usize) -> Self {
+        // An address of its own for each test, so that nobody else has bound its ports.
+        static TESTS: AtomicU8 = AtomicU8::new(0);
+        let test = TESTS.fetch_add(1, Ordering::Relaxed);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let list: Vec<_> =
+            (0..count).map(|index| format!("127.{}.{high}.{low}:{}", 64 + test, 20_000 + index)).collect();
+        let list = list.join(",");
+        let mut masters = Self { list, processes: Vec::new() };
+        for index in 0..count {
+            masters.processes.push(masters.start_one(index));
+        }
+        masters
+    }
+
+    fn start_one(&self, index: usize) -> MasterProcess {
+        let address = self.list.split(',').nth(index).expect("one of the list");
+        master_with(&["--listen", address, "--masters", &self.list])
+    }
+
+    /// The active master, by the last lines of all logs, when all others that run stand by.
+    fn active(&mut self) -> usize {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let running: Vec<_> =
+                (0..self.processes.len()).filter(|index| self.processes[*index].is_running()).collect();
+            let says = |index: &&usize, text| self.last_role(**index).is_some_and(|line| line.contains(text));
+            let active: Vec<_> =
+                running.iter().filter(|index| says(index, "this master is active, ")).collect();
+            let standbys = running.iter().filter(|index| says(index, "this master stands by: ")).count();
+            if let ([index], true) = (&active[..], standbys + 1 == running.len()) {
+                return **index;
+            }
+            assert!(Instant::now() < deadline, "no active master: {:?}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn last_role(&self, index: usize) -> Option<String> {
+        let lines = self.processes[index].error_lines();
+        lines.into_iter().rev().find(|line| line.contains("this master") || line.contains("no active master"))
+    }
+
+    fn logs(&self) -> Vec<Vec<String>> {
+        self.processes.iter().map(|process| process.error_lines()).collect()
+    }
+
+    fn restart(&mut self, index: usize) {
+        self.processes[index] = self.start_one(index);
+    }
+}
+
+fn expect_loop(peers: &mut [PeerProcess], revision: u64) {
+    for reply in replies(peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == revision, "{reply}");
+    }
+    assert_steps_agree(peers);
+}
+
+#[test]
+fn a_loop_continues_when_active_masters_are_killed() {
+    let mut masters = Masters::start(3);
+    let mut peers = accepted(4, &masters.list);
+    send_all(&mut peers, "loop until=300 pause=2");
+    for revision in [30, 100, 170] {
+        peers[0].step(SOON, |step| step.number("revision") >= revision).expect("steps");
+        let active = masters.active();
+        masters.processes[active].kill9().expect("killed");
+        let next = masters.active();
+        assert_ne!(next, active);
+        masters.restart(active);
+    }
+    expect_loop(&mut peers, 300);
+    // Newcomers find the active one.
+    let mut newcomer = peer(4, &masters.list);
+    join(&mut peers, &mut newcomer);
+}
+
+#[test]
+fn a_frozen_master_is_replaced_and_stands_by_afterwards() {
+    let mut masters = Masters::start(3);
+    let mut peers = accepted(4, &masters.list);
+    send_all(&mut peers, "loop until=200 pause=2");
+    peers[0].step(SOON, |step| step.number("revision") >= 30).expect("steps");
+    let active = masters.active();
+    masters.processes[active].stop().expect("stopped");
+    peers[0].step(SOON, |step| step.number("revision") >= 100).expect("steps");
+    masters.processes[active].cont().expect("continued");
+    expect_loop(&mut peers, 200);
+    let next = masters.active();
+    assert_ne!(next, active, "{:?}", masters.logs());
+    expect_all(&mut peers, "reduce 1 1000");
+}
+
+#[test]
+fn all_masters_are_restarted_one_after_the_other() {
+    let mut masters = Masters::start(3);
+    let mut peers = accepted(2, &masters.list);
+    send_all(&mut peers, "loop until=300 pause=2");
+    for index in 0..3 {
+        peers[0].step(SOON, |step| step.number("revision") >= 30 + 80 * index as u64).expect("steps");
+        masters.processes[index].terminate().expect("ended");
+        masters.processes[index].wait_exit(SOON).expect("ended");
+        masters.restart(index);
+        masters.active();
+    }
+    expect_loop(&mut peers, 300);
+}
+
+#[test]
+fn two_masters_survive_the_loss_of_a_peer_and_then_of_the_active_master() {
+    let mut masters = Masters::start(2);
+    let mut peers = accepted(3, &masters.list);
+    let mut lost = peers.pop().expect("three");
+    let active = masters.active();
+    assert_eq!(active, 0);
+    lost.kill9().expect("killed");
+    expect_all(&mut peers, "topology");
+    masters.processes[active].kill9().expect("killed");
+    expect_all(&mut peers, "reduce 1 1000");
+    assert_eq!(masters.active(), 1);
+}

@@ -1,0 +1,297 @@
+//! Elections: which master leads.
+
+use super::gate::Leadership;
+use super::{Coordinator, MasterMessage, MasterStatus, Role, WaitingPeer, unnumbered};
+use crate::charter::{Electorate, Support};
+use crate::event::Event;
+use crate::id::{ConnId, PeerId, Term};
+use crate::limits;
+use crate::master::MasterAction;
+use crate::message::{Numbered, ToMaster, ToPeer};
+use crate::time::Time;
+
+impl Coordinator {
+    pub(super) fn handle_status(&mut self, now: Time, status: MasterStatus) {
+        self.learn(&status.voter);
+        let me = self.list.me;
+        let is_blank = self.blank;
+        let Some(other) = self.others.get_mut(&status.from) else { return };
+        other.heard_at = Some(now);
+        other.blank_since = status.blank.then(|| other.blank_since.unwrap_or(now));
+        if status.leads.is_some() && status.voter.promised >= self.voter.promised {
+            self.voter.promised = status.voter.promised;
+            if is_blank && status.vouches {
+                self.blank = false;
+            }
+        }
+        if let Role::Leader(leadership) = &mut self.role
+            && !status.blank
+            && status.voter.promised == leadership.term
+            && status.echo.0 == leadership.term
+        {
+            leadership.confirm_master(status.from, status.echo.1, status.voter.charter.number());
+        }
+        let from = status.from;
+        let is_new_beat = status.leads.is_some()
+            && other.status.as_ref().is_none_or(|old| {
+                old.leads != status.leads || old.voter.charter.number() != status.voter.charter.number()
+            });
+        other.status = Some(status);
+        if is_new_beat && from != me {
+            // Confirms the beat and the charter at once.
+            self.send_status(from);
+        }
+    }
+
+    /// Grants a vote, unless this master hears another one lead.
+    pub(super) fn handle_ask(&mut self, now: Time, from: u16, term: Term, for_blank: bool) {
+        let is_free = self.heard_leader(now).is_none() && !matches!(self.role, Role::Leader(_));
+        if !self.others.contains_key(&from)
+            || !is_free
+            || term <= self.voter.promised
+            || (self.blank && !for_blank)
+        {
+            return;
+        }
+        self.voter.promised = term;
+        self.blank = false;
+        if matches!(self.role, Role::Candidate { .. }) {
+            self.role = Role::Standby;
+            self.stand_after = now + 2 * self.config.timing.heartbeat;
+        }
+        self.send_status(from);
+    }
+
+    /// The master that is heard to lead.
+    pub(super) fn heard_leader(&self, now: Time) -> Option<u16> {
+        let silence_max = self.config.timing.silence_max;
+        let leading = self.others.iter().filter_map(|(index, other)| {
+            let status = other.status.as_ref().filter(|status| status.leads.is_some())?;
+            let is_heard = other.heard_at.is_some_and(|at| at + silence_max > now);
+            (is_heard && status.voter.promised >= self.voter.promised)
+                .then_some((status.voter.promised, *index))
+        });
+        leading.max().map(|(_, index)| index)
+    }
+
+    /// Advances the election.
+    pub(super) fn elect(&mut self, now: Time) {
+        if self.is_single() {
+            return;
+        }
+        match self.role {
+            Role::Leader(_) => {}
+            Role::Candidate { until, for_blank } => {
+                if self.is_elected(for_blank) {
+                    self.lead(now);
+                } else if until <= now {
+                    self.role = Role::Standby;
+                    self.stand_after = now + self.config.timing.heartbeat * (1 + u32::from(self.list.me));
+                }
+            }
+            Role::Standby => self.stand_by(now),
+        }
+    }
+
+    fn stand_by(&mut self, now: Time) {
+        let leader = self.heard_leader(now);
+        self.note_leader(leader);
+        if let Some(leader) = leader {
+            self.leaderless_since = None;
+            return self.redirect_all(leader);
+        }
+        let since = *self.leaderless_since.get_or_insert(now);
+        let Some((for_blank, rank)) = self.prospects(now) else { return self.warn(now) };
+        // The first of those that can lead asks at once, the next one a little later.
+        let stand_at = self.stand_after.max(since + self.config.timing.heartbeat * rank);
+        if stand_at <= now {
+            self.stand(now, for_blank);
+        }
+    }
+
+    /// Notes the leader, for the other masters, and reports it once this master can vote.
+    fn note_leader(&mut self, leader: Option<u16>) {
+        let standby_of = leader.filter(|_| !self.blank);
+        if self.reported != standby_of {
+            self.reported = standby_of;
+            let term = self.voter.promised;
+            self.notify(standby_of.map_or(Event::Leaderless, |index| Event::Follows(index, term)));
+        }
+        if self.follows != leader {
+            self.follows = leader;
+            self.tell_masters();
+        }
+    }
+
+    /// Whether the voters that hear no leader are a quorum: whether votes of blank masters are needed for that, and how many of
+    /// the masters before this one in the list may lead as well.
+    fn prospects(&self, now: Time) -> Option<(bool, u32)> {
+        let charter = &self.voter.charter;
+        if charter.electorates.len() + 1 > limits::ELECTORATES_MAX {
+            return None;
+        }
+        let (free, blank) = self.free_voters(now);
+        let masters = self.list.len();
+        let rank = free.masters.iter().filter(|index| **index < self.list.me).count() as u32;
+        let are_all_here = free.masters.len() == usize::from(masters);
+        let mut remembering = free.clone();
+        blank.iter().for_each(|index| _ = remembering.masters.remove(index));
+        if remembering.masters.contains(&self.list.me) && charter.is_quorum(masters, &remembering) {
+            return Some((false, rank));
+        }
+        let has_waited = self.started.is_some_and(|at| at + self.config.timing.silence_max <= now);
+        let is_beginning = charter.is_initial() && (has_waited || are_all_here);
+        ((is_beginning || are_all_here) && charter.is_quorum(masters, &free)).then_some((true, rank))
+    }
+
+    /// The voters here that hear no leader, and which of the masters among them have forgotten their promises.
+    fn free_voters(&self, now: Time) -> (Support, Vec<u16>) {
+        let silence_max = self.config.timing.silence_max;
+        let mut free = Support {
+            members: self.waiting.values().filter(|w| w.is_member).map(|w| w.peer).collect(),
+            masters: [self.list.me].into(),
+        };
+        let mut blank = if self.blank { vec![self.list.me] } else { Vec::new() };
+        for (index, other) in &self.others {
+            let Some(status) = &other.status else { continue };
+            let is_heard = other.heard_at.is_some_and(|at| at + silence_max > now);
+            if is_heard && status.leads.is_none() && status.follows.is_none() {
+                free.masters.insert(*index);
+                blank.extend(status.blank.then_some(*index));
+            }
+        }
+        (free, blank)
+    }
+
+    /// Says from time to time that no master can lead.
+    fn warn(&mut self, now: Time) {
+        let is_due = self.leaderless_since.is_some_and(|since| since + self.config.timing.warn_after <= now);
+        if !is_due || now < self.warn_at {
+            return;
+        }
+        self.warn_at = now + self.config.timing.warn_after;
+        let (free, blank) = self.free_voters(now);
+        let newest = self.voter.charter.newest();
+        let is_member = |peer: &&PeerId| newest.is_some_and(|electorate| electorate.members.contains(peer));
+        let votes = free.members.iter().filter(is_member).count() + free.masters.len() - blank.len();
+        let voters = self.voter.charter.members().len() + usize::from(self.list.len());
+        self.notify(Event::NoMajority { votes, voters, blank: blank.len() });
+    }
+
+    /// Asks for votes, in a term that no other master uses.
+    fn stand(&mut self, now: Time, for_blank: bool) {
+        let masters = u64::from(self.list.len());
+        let waiting = self.waiting.values().map(|w| w.voter.promised);
+        let others = self.others.values().filter_map(|o| o.status.as_ref()).map(|s| s.voter.promised);
+        let highest = waiting.chain(others).chain([self.voter.promised, self.voter.charter.term]).max();
+        let round = highest.unwrap_or_default().0 / masters + 1;
+        let term = Term(round * masters + u64::from(self.list.me));
+        self.voter.promised = term;
+        self.role = Role::Candidate { until: now + 2 * self.config.timing.heartbeat, for_blank };
+        self.notify(Event::Stands(term));
+        let from = self.list.me;
+        for to in self.others.keys().copied().collect::<Vec<_>>() {
+            let message = Box::new(MasterMessage::Ask { from, term, for_blank });
+            self.actions.push_back(MasterAction::SendMaster { to, message });
+        }
+        self.greet_waiting();
+        self.elect(now);
+    }
+
+    fn is_elected(&self, for_blank: bool) -> bool {
+        let term = self.voter.promised;
+        let members =
+            self.waiting.values().filter(|w| w.is_member && w.voter.promised == term).map(|w| w.peer);
+        let granted = |index: &&u16| {
+            let status = self.others.get(*index).and_then(|other| other.status.as_ref());
+            status.is_some_and(|status| status.voter.promised == term && !status.blank)
+        };
+        let masters = self.others.keys().filter(granted).copied().chain([self.list.me]);
+        let support = Support { members: members.collect(), masters: masters.collect() };
+        let is_blank_allowed = !for_blank
+            || self.voter.charter.is_initial()
+            || support.masters.len() == usize::from(self.list.len());
+        is_blank_allowed && self.voter.charter.is_quorum(self.list.len(), &support)
+    }
+
+    /// Becomes the master that leads: starts a machine, which waits for the members.
+    fn lead(&mut self, now: Time) {
+        let (term, me) = (self.voter.promised, self.list.me);
+        let mut leadership = Leadership::new(term, self.new_machine());
+        leadership.rival = term;
+        for (index, other) in &self.others {
+            if other.status.as_ref().is_some_and(|status| status.voter.promised == term && !status.blank) {
+                leadership.count_vote(*index, now);
+            }
+        }
+        let charter = &self.voter.charter;
+        if !charter.members().is_empty() {
+            leadership.machine.expect_members(now);
+        }
+        let electorate = Electorate::new(charter.members().iter().copied(), me);
+        let charter = charter.with(term, electorate);
+        self.blank = false;
+        self.leaderless_since = None;
+        (self.follows, self.reported) = (None, None);
+        self.role = Role::Leader(Box::new(leadership));
+        self.notify(Event::Leads(term));
+        let waiting = core::mem::take(&mut self.waiting);
+        for (conn, WaitingPeer { peer, first, .. }) in waiting {
+            let Role::Leader(leadership) = &mut self.role else { return };
+            leadership.handle_connected(now, conn, peer);
+            if let Some(first) = first {
+                leadership.handle_message(now, conn, first);
+            }
+        }
+        if let Role::Leader(leadership) = &mut self.role {
+            leadership.beat(now);
+        }
+        self.set_charter(charter);
+    }
+
+    /// Handles a message of a peer while this master does not lead.
+    pub(super) fn handle_waiting(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
+        let Some(waiting) = self.waiting.get_mut(&conn) else { return };
+        match &message.message {
+            ToMaster::Join(_) => waiting.first = Some(message),
+            ToMaster::Resume(resume) => {
+                waiting.voter = resume.voter.clone();
+                waiting.is_member = resume.epochs.iter().any(|epoch| epoch.opened);
+                waiting.first = Some(message);
+                if let Role::Candidate { .. } = self.role {
+                    let term = self.voter.promised;
+                    self.actions.push_back(unnumbered(conn, ToPeer::Candidate { term }));
+                }
+            }
+            ToMaster::Voter { promised, .. } => {
+                waiting.voter.promised = waiting.voter.promised.max(*promised)
+            }
+            ToMaster::Leave => {
+                self.waiting.remove(&conn);
+                self.actions.push_back(MasterAction::Close { conn });
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells waiting peers that this master is there, and asks for their votes if it is a candidate.
+    pub(super) fn greet_waiting(&mut self) {
+        let message = match self.role {
+            Role::Candidate { .. } => ToPeer::Candidate { term: self.voter.promised },
+            _ => ToPeer::Heartbeat,
+        };
+        let sends = self.waiting.keys().map(|conn| unnumbered(*conn, message.clone()));
+        self.actions.extend(sends);
+    }
+
+    fn redirect_all(&mut self, to: u16) {
+        let addresses = self.list.addresses.get(usize::from(to)).cloned().unwrap_or_default();
+        let waiting: Vec<_> =
+            self.waiting.iter().filter(|(_, w)| w.first.is_some()).map(|(conn, _)| *conn).collect();
+        for conn in waiting {
+            self.waiting.remove(&conn);
+            self.actions.push_back(unnumbered(conn, ToPeer::Redirect { addresses: addresses.clone() }));
+            self.actions.push_back(MasterAction::Close { conn });
+        }
+    }
+}
