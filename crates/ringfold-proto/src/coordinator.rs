@@ -105,8 +105,9 @@ struct WaitingPeer {
 
 enum Role {
     Standby,
-    /// Asks for votes, until then.
+    /// Asks for votes in this term, until then.
     Candidate {
+        term: Term,
         until: Time,
         for_blank: bool,
     },

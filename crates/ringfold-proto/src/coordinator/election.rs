@@ -81,10 +81,12 @@ impl Coordinator {
         }
         match self.role {
             Role::Leader(_) => {}
-            Role::Candidate { until, for_blank } => {
-                if self.is_elected(for_blank) {
-                    self.lead(now);
-                } else if until <= now {
+            Role::Candidate { term, until, for_blank } => {
+                // A voter that has promised a later term supports another master, and this one is such a voter.
+                let is_deposed = self.voter.promised > term;
+                if !is_deposed && self.is_elected(term, for_blank) {
+                    self.lead(now, term);
+                } else if is_deposed || until <= now {
                     self.role = Role::Standby;
                     self.stand_after = now + self.config.timing.heartbeat * (1 + u32::from(self.list.me));
                 }
@@ -187,7 +189,7 @@ impl Coordinator {
         let round = highest.unwrap_or_default().0 / masters + 1;
         let term = Term(round * masters + u64::from(self.list.me));
         self.voter.promised = term;
-        self.role = Role::Candidate { until: now + 2 * self.config.timing.heartbeat, for_blank };
+        self.role = Role::Candidate { term, until: now + 2 * self.config.timing.heartbeat, for_blank };
         self.notify(Event::Stands(term));
         let from = self.list.me;
         for to in self.others.keys().copied().collect::<Vec<_>>() {
@@ -198,8 +200,7 @@ impl Coordinator {
         self.elect(now);
     }
 
-    fn is_elected(&self, for_blank: bool) -> bool {
-        let term = self.voter.promised;
+    fn is_elected(&self, term: Term, for_blank: bool) -> bool {
         let members =
             self.waiting.values().filter(|w| w.is_member && w.voter.promised == term).map(|w| w.peer);
         let granted = |index: &&u16| {
@@ -215,8 +216,8 @@ impl Coordinator {
     }
 
     /// Becomes the master that leads: starts a machine, which waits for the members.
-    fn lead(&mut self, now: Time) {
-        let (term, me) = (self.voter.promised, self.list.me);
+    fn lead(&mut self, now: Time, term: Term) {
+        let me = self.list.me;
         let mut leadership = Leadership::new(term, self.new_machine());
         leadership.rival = term;
         for (index, other) in &self.others {
@@ -258,8 +259,7 @@ impl Coordinator {
                 waiting.voter = resume.voter.clone();
                 waiting.is_member = resume.epochs.iter().any(|epoch| epoch.opened);
                 waiting.first = Some(message);
-                if let Role::Candidate { .. } = self.role {
-                    let term = self.voter.promised;
+                if let Role::Candidate { term, .. } = self.role {
                     self.actions.push_back(unnumbered(conn, ToPeer::Candidate { term }));
                 }
             }
@@ -277,7 +277,7 @@ impl Coordinator {
     /// Tells waiting peers that this master is there, and asks for their votes if it is a candidate.
     pub(super) fn greet_waiting(&mut self) {
         let message = match self.role {
-            Role::Candidate { .. } => ToPeer::Candidate { term: self.voter.promised },
+            Role::Candidate { term, .. } => ToPeer::Candidate { term },
             _ => ToPeer::Heartbeat,
         };
         let sends = self.waiting.keys().map(|conn| unnumbered(*conn, message.clone()));
