@@ -14,6 +14,8 @@ pub(super) fn report(event: &Event) {
         | Event::OutOfStep(..)
         | Event::StillWaiting(..)
         | Event::StateRejected(..)
+        | Event::AwaitsReturn { .. }
+        | Event::Recovered(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)
         | Event::Accepted(..)

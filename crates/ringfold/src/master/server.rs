@@ -72,6 +72,7 @@ impl Server {
             crash: plan.crash_after_commits.map(Crash::after_commits),
             machine: Machine::new(MasterConfig {
                 timing,
+                recovery: plan.recovery()?,
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
