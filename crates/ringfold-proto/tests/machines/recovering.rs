@@ -14,7 +14,7 @@ const NAMES: [&str; 3] = ["ann2", "bob2", "cid2"];
 fn lost_run(recovery: RecoverySettings) -> TestRun {
     let (mut run, members): (_, [PeerIndex; 3]) = TestRun::with_recovery(recovery).connect_members();
     for revision in 0..10 {
-        members.map(|who| sync(&mut run, who, offer(revision, &[u128::from(revision)])));
+        let _ = members.map(|who| sync(&mut run, who, offer(revision, &[u128::from(revision)])));
     }
     run.kill_together(&members);
     run.advance_time(secs(10));
@@ -143,7 +143,7 @@ fn a_new_master_waits_for_as_many_peers_as_the_settings_say() {
     run.admit_all();
     assert_eq!(run.members(), [ann, bob, cid]);
     for revision in 0..2 {
-        [ann, bob, cid].map(|who| sync(&mut run, who, offer(revision, &[1])));
+        let _ = [ann, bob, cid].map(|who| sync(&mut run, who, offer(revision, &[1])));
     }
     // Two of three are enough later, too; the third may still have a newer state.
     run.kill_together(&[ann, bob, cid]);
@@ -185,7 +185,7 @@ fn the_wait_begins_anew_when_those_who_came_back_are_lost_again() {
 fn members_that_never_held_the_state_wait_for_those_who_did() {
     let (mut run, [ann, bob]) = TestRun::with_members();
     for revision in 0..3 {
-        [ann, bob].map(|who| sync(&mut run, who, offer(revision, &[1])));
+        let _ = [ann, bob].map(|who| sync(&mut run, who, offer(revision, &[1])));
     }
     let cid = run.connect_peer("cid", 0);
     run.admit_all();
@@ -227,7 +227,7 @@ fn another_group_is_not_held_up() {
     run.admit_all();
     for revision in 0..2 {
         sync(&mut run, ann, offer(revision, &[1]));
-        [eve, dan].map(|who| sync(&mut run, who, offer(revision, &[1])));
+        let _ = [eve, dan].map(|who| sync(&mut run, who, offer(revision, &[1])));
     }
     run.kill_together(&[eve, dan]);
     run.advance_time(secs(3));
