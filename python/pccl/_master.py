@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from types import TracebackType
+from typing import Literal
 
 from ringfold import _native
 
@@ -17,6 +18,12 @@ class MasterNode:
     ``listen_address`` is ``"host:port"``; port 0 means any free port (see :attr:`address`). ``token`` is the token that peers
     need to join (default: ``PCCL_JOIN_TOKEN``).
 
+    When all peers that held the shared state were lost, and come back from checkpoints, ``recover`` decides which state the
+    run continues from: ``"newest"``, ``"majority"`` or ``"manual"`` (default: ``RINGFOLD_RECOVER``, or ``"newest"``). The
+    first that come back wait ``recover_after`` seconds for the others (``RINGFOLD_RECOVER_AFTER``, or 30).
+    ``recover_min`` is the number of peers that must be back for the run to continue earlier, and that must hold a revision
+    for it to win over older ones (``RINGFOLD_RECOVER_MIN``; otherwise all lost peers, and one holder).
+
     ``run()`` serves on a native thread. A script that only calls ``run()`` serves until Ctrl-C: the end of the script, and
     the destructor, wait until the master is interrupted. An exception that ends the script also ends the master. As a
     context manager it runs on entry and ends on exit.
@@ -26,8 +33,16 @@ class MasterNode:
         True
     """
 
-    def __init__(self, listen_address: str = "0.0.0.0:48148", *, token: str | None = None) -> None:
-        self._native = _native.Master(listen_address, token)
+    def __init__(
+        self,
+        listen_address: str = "0.0.0.0:48148",
+        *,
+        token: str | None = None,
+        recover: Literal["newest", "majority", "manual"] | None = None,
+        recover_after: float | None = None,
+        recover_min: int | None = None,
+    ) -> None:
+        self._native = _native.Master(listen_address, token, recover, recover_after, recover_min)
         self._runs = False
         self._process = os.getpid()
 

@@ -17,23 +17,60 @@ pccl = pytest.importorskip("pccl")
 from ringfold.elastic import StateRejected
 
 
-def test_a_run_whose_peers_all_died_resumes_from_a_checkpoint_with_send_only(master: str, spawn: Any) -> None:
+def train_and_kill(master: str, spawn: Any) -> None:
+    """Two peers train for some steps and are killed."""
     dying = [spawn(PEER, master, seed, 4000, 0.02) for seed in range(2)]
     for peer in dying:
         peer.wait_for("step 8 ", DEADLINE)
     for peer in dying:
         peer.kill()
-    silently = [begin(lambda seed=seed: train(master, seed, 8, revision=5)) for seed in range(2)]
-    for future in silently:
-        with pytest.raises(StateRejected, match="strategy=SEND_ONLY") as rejected:
-            future.result(DEADLINE)
-        assert not rejected.value.is_retryable
-    sends, receives = pccl.SharedStateSyncStrategy.SEND_ONLY, pccl.SharedStateSyncStrategy.RECEIVE_ONLY
-    ended = together(
-        lambda: train(master, 2, 8, revision=5, strategy=sends),
-        lambda: train(master, 3, 8, strategy=receives),
-    )
+
+
+def test_a_run_whose_peers_all_died_continues_from_the_newest_checkpoint(master: str, spawn: Any) -> None:
+    train_and_kill(master, spawn)
+    ended = together(lambda: train(master, 2, 8, revision=3), lambda: train(master, 3, 8, revision=5))
     assert ended[0] == ended[1] and ended[0][1] == [5, 6, 7]
+
+
+def test_a_run_whose_peers_and_master_died_continues_from_the_newest_checkpoint(spawn: Any) -> None:
+    with pccl.MasterNode("127.0.0.1:0") as first:
+        address = first.address
+        train_and_kill(address, spawn)
+    with pccl.MasterNode(address):
+        ended = together(lambda: train(address, 2, 8, revision=3), lambda: train(address, 3, 8, revision=5))
+    assert ended[0][0] == ended[1][0] and ended[1][1] == [5, 6, 7]
+
+
+def test_peers_do_not_wait_for_ever_for_one_that_does_not_come_back(spawn: Any) -> None:
+    with pccl.MasterNode("127.0.0.1:0", recover_after=1) as node:
+        train_and_kill(node.address, spawn)
+        _, steps = train(node.address, 2, 8, revision=5, peers_min=1)
+    assert steps == [5, 6, 7]
+
+
+def test_a_run_whose_peers_all_died_resumes_from_a_checkpoint_with_send_only(spawn: Any) -> None:
+    with pccl.MasterNode("127.0.0.1:0", recover="manual") as node:
+        master = node.address
+        train_and_kill(master, spawn)
+        silently = [begin(lambda seed=seed: train(master, seed, 8, revision=5)) for seed in range(2)]
+        for future in silently:
+            with pytest.raises(StateRejected, match="strategy=SEND_ONLY") as rejected:
+                future.result(DEADLINE)
+            assert not rejected.value.is_retryable
+        sends, receives = pccl.SharedStateSyncStrategy.SEND_ONLY, pccl.SharedStateSyncStrategy.RECEIVE_ONLY
+        ended = together(
+            lambda: train(master, 2, 8, revision=5, strategy=sends),
+            lambda: train(master, 3, 8, strategy=receives),
+        )
+    assert ended[0] == ended[1] and ended[0][1] == [5, 6, 7]
+
+
+def test_settings_of_the_recovery_are_checked() -> None:
+    for wrong in ({"recover": "oldest"}, {"recover_after": -1.0}, {"recover_after": float("nan")}):
+        with pytest.raises(ValueError, match=r"policy|recover_after"):
+            pccl.MasterNode("127.0.0.1:0", **wrong)
+    with pytest.raises(pccl.PCCLError, match=r"must be 1\.\."):
+        pccl.MasterNode("127.0.0.1:0", recover_min=0).run()
 
 
 def test_survivors_go_on_with_equal_bits_when_a_peer_is_killed(

@@ -5,7 +5,7 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, TuningFile};
+use ringfold::{MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, Recover, TuningFile};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,6 +47,18 @@ pub struct MasterArguments {
     /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
     #[arg(long, value_name = "SECONDS")]
     unreachable_after: Option<u64>,
+    /// Which state the run continues from when all peers that held it were lost and come back from checkpoints: newest,
+    /// majority (a revision that most of the lost peers hold), or manual (reject all until a peer syncs as send-only)
+    /// [default: RINGFOLD_RECOVER, or newest]
+    #[arg(long, value_name = "POLICY")]
+    recover: Option<Recover>,
+    /// How long the first peers that come back wait for the others, in seconds [default: RINGFOLD_RECOVER_AFTER, or 30]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    recover_after: Option<Duration>,
+    /// How many peers must be back for the run to continue earlier, and must hold a revision for it to win over older ones
+    /// [default: RINGFOLD_RECOVER_MIN; or all lost peers must be back, and one holder is enough]
+    #[arg(long, value_name = "PEERS")]
+    recover_min: Option<usize>,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -94,6 +106,15 @@ impl MasterArguments {
         if let Some(seconds) = self.unreachable_after {
             builder = builder.unreachable_after(Duration::from_secs(seconds));
         }
+        if let Some(policy) = self.recover {
+            builder = builder.recover(policy);
+        }
+        if let Some(time) = self.recover_after {
+            builder = builder.recover_after(time);
+        }
+        if let Some(peers) = self.recover_min {
+            builder = builder.recover_min(peers);
+        }
         let master = builder.build();
         master.run()?;
         Ok(master)
@@ -110,6 +131,11 @@ impl MasterArguments {
         };
         serving::print_line(&format!("{LISTENING}{}{note}", texts.join(", ")))
     }
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 /// The start of the line with the addresses, which are separated by commas.

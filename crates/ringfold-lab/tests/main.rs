@@ -12,6 +12,7 @@ mod isolation;
 mod master;
 mod network;
 mod partition;
+mod recover;
 mod relay;
 mod resets;
 mod restart;

@@ -1,7 +1,8 @@
 //! Peers that die during the transfer of a large shared state.
 
 use crate::fixture::{
-    SOON, accepted, admit, assert_same, expect_all, join, master, peer, peer_with, replies, send_all,
+    SOON, accepted, admit, assert_same, expect_all, join, master, master_in, peer, peer_with, replies,
+    send_all,
 };
 use ringfold_lab::programs::PeerProcess;
 use ringfold_lab::socket::{listening_ports, sockets};
@@ -145,7 +146,7 @@ fn only_holder_is_killed() -> bool {
 
 #[test]
 fn a_sender_can_set_an_older_checkpoint_only_after_all_holders_are_gone() {
-    let master = master();
+    let master = master_in(&["--listen", "127.0.0.1:0"], &[("RINGFOLD_RECOVER", "manual")]);
     let mut peers = accepted(3, master.address());
     for revision in 0..4 {
         expect_all(&mut peers, &format!("sync {revision} 100000 2 fill={revision}"));

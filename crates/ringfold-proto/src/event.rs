@@ -2,8 +2,10 @@
 
 use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, WaitWarning};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision, Term};
+use crate::limits::NAMES_IN_ERROR_MAX;
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
+use core::time::Duration;
 
 /// A decision of the master.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +46,15 @@ pub enum Event {
     StateRejected(PeerName, StateRejection),
     /// The last member of a group left; this revision would have been next.
     RunEnded(GroupId, Revision),
+    /// Peers wait until enough of those that held the lost state of their group are back.
+    AwaitsReturn {
+        group: GroupId,
+        returned: Vec<PeerName>,
+        needed: usize,
+        left: Duration,
+    },
+    /// The group continues from the state of these peers.
+    Recovered(GroupId, RecoveredState),
     /// The group restarts at an earlier revision, because all holders of its state have departed.
     RevisionReset(GroupId, Revision),
     /// Members of an earlier incarnation of the master return.
@@ -119,6 +130,13 @@ impl fmt::Display for Event {
                 write!(f, "{group}: {revision} is elected, {holders} hold it, {fetchers} fetch")
             }
             Self::StateRejected(who, why) => write!(f, "the state of {who} is rejected: {why}"),
+            Self::AwaitsReturn { group, returned, needed, left } => {
+                let (count, left) = (returned.len(), left.as_secs_f64().ceil());
+                write!(f, "{group} waits for peers to come back: {count} of {needed}")?;
+                write_names(f, " so far: ", returned.iter().map(|who| (who, None)))?;
+                write!(f, "; it continues in {left} s at the latest")
+            }
+            Self::Recovered(group, state) => write!(f, "{group} continues from {state}"),
             Self::RevisionReset(group, revision) => {
                 write!(f, "{group} restarts at {revision}: all holders of its state have departed")
             }
@@ -159,6 +177,52 @@ impl fmt::Display for Event {
             Self::Leaderless => write!(f, "no active master is known"),
         }
     }
+}
+
+/// The state that a group continues from after its holders were lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
+pub struct RecoveredState {
+    pub revision: Revision,
+    /// The peers that hold it.
+    pub holders: Vec<PeerName>,
+    /// The peers that offered other contents of the same revision.
+    pub differing: Vec<PeerName>,
+    /// The peers that offered other revisions.
+    pub others: Vec<(PeerName, Revision)>,
+}
+
+impl fmt::Display for RecoveredState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { revision, holders, differing, others } = self;
+        let all = holders.len() + differing.len() + others.len();
+        write!(f, "{revision}, held by {} of {all} peers", holders.len())?;
+        write_names(f, ": ", holders.iter().map(|who| (who, None)))?;
+        let with_revision = |(who, revision)| (who, Some(revision));
+        let others = || others.iter().map(|(who, revision)| (who, *revision));
+        write_names(f, "; behind: ", others().filter(|(_, r)| r < revision).map(with_revision))?;
+        let ahead = others().filter(|(_, r)| r > revision).map(with_revision);
+        write_names(f, "; set back, because too few hold their revision: ", ahead)?;
+        let why = "; other contents of this revision, which fewer peers or no older peer holds: ";
+        write_names(f, why, differing.iter().map(|who| (who, None)))
+    }
+}
+
+/// Writes the first names of a list after an introduction; nothing if the list is empty.
+fn write_names<'a>(
+    f: &mut fmt::Formatter<'_>,
+    introduction: &str,
+    list: impl Iterator<Item = (&'a PeerName, Option<Revision>)>,
+) -> fmt::Result {
+    let list: Vec<_> = list.collect();
+    for (i, (who, revision)) in list.iter().take(NAMES_IN_ERROR_MAX).enumerate() {
+        write!(f, "{}{who}", if i == 0 { introduction } else { ", " })?;
+        if let Some(revision) = revision {
+            write!(f, " ({revision})")?;
+        }
+    }
+    let more = list.len().saturating_sub(NAMES_IN_ERROR_MAX);
+    if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
 }
 
 fn names(list: &[PeerName]) -> String {

@@ -26,6 +26,7 @@ pub mod message;
 pub mod network;
 pub mod peer;
 pub mod quantization;
+pub mod recovery;
 pub mod reduce_op;
 pub mod round;
 pub mod session;

@@ -17,6 +17,7 @@ mod optimise;
 mod out_of_step;
 mod pending;
 mod phase;
+mod recovery;
 mod reduce;
 mod rejected_state;
 mod restore;
@@ -33,6 +34,7 @@ use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
 use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
+use crate::recovery::RecoverySettings;
 use crate::round::Round;
 use crate::session::Receipt;
 use crate::time::Time;
@@ -53,6 +55,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
     pub timing: Timing,
+    pub recovery: RecoverySettings,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
     /// How much faster, in percent, an operation would be if plans were chosen for the second network instead of the first.
@@ -328,6 +331,7 @@ impl Master {
                 || self.advance_rejected()
                 || self.advance_contradictions()
                 || self.advance_ops()
+                || self.advance_recovery(now)
                 || self.advance_admission(now)
                 || self.advance_establishing(now)
                 || self.advance_pending()

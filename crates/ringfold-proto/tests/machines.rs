@@ -5,6 +5,7 @@ mod joining;
 mod liveness;
 mod misbehaving;
 mod optimising;
+mod recovering;
 mod reducing;
 mod resetting;
 mod restarting;

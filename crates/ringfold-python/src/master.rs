@@ -2,9 +2,11 @@
 
 use crate::call::{try_detached, wait_interruptible};
 use crate::fork_guard::ForkGuard;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ringfold_bindings::join_token;
 use ringfold_bindings::result::{ApiCall, CallError};
+use std::time::Duration;
 
 /// A master, which serves from a thread of its own.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -16,12 +18,34 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    fn new(py: Python<'_>, address: String, token: Option<String>) -> PyResult<Self> {
+    #[pyo3(signature = (address, token=None, recover=None, recover_after=None, recover_min=None))]
+    fn new(
+        py: Python<'_>,
+        address: String,
+        token: Option<String>,
+        recover: Option<String>,
+        recover_after: Option<f64>,
+        recover_min: Option<usize>,
+    ) -> PyResult<Self> {
+        let recover = recover.map(|text| text.parse::<ringfold::Recover>()).transpose();
+        let recover = recover.map_err(PyValueError::new_err)?;
+        let seconds = recover_after.map(Duration::try_from_secs_f64).transpose();
+        let recover_after =
+            seconds.map_err(|e| PyValueError::new_err(format!("invalid recover_after: {e}")))?;
         try_detached(py, || -> Result<_, CallError> {
             let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
             let mut builder = ringfold::Master::builder().listen(address);
             if let Some(token) = token {
                 builder = builder.token(token);
+            }
+            if let Some(policy) = recover {
+                builder = builder.recover(policy);
+            }
+            if let Some(time) = recover_after {
+                builder = builder.recover_after(time);
+            }
+            if let Some(peers) = recover_min {
+                builder = builder.recover_min(peers);
             }
             Ok(Self { master: ForkGuard::new(builder.build()) })
         })

@@ -52,6 +52,8 @@ pub enum Guarantee {
     RejectedPeersDoNotBlock,
     /// A member that lives and whose links work is not evicted when its connection to the master is reset.
     ResetsEvictNobody,
+    /// When all holders of the state were lost, the newest state that peers come back with wins.
+    NewestStateWins,
 }
 
 /// How an operation ended on a peer.

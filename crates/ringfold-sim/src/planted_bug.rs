@@ -28,4 +28,6 @@ pub enum PlantedBug {
     HeartbeatIsCall,
     /// The master evicts a peer as soon as its connection ends.
     EvictOnReset,
+    /// The state of a peer that comes back from a checkpoint is taken for an older one.
+    ForgetCheckpoint,
 }

@@ -55,6 +55,13 @@ enum ProgramStep {
 /// How long a peer whose state was rejected for good makes no call before it exits: longer than any timeout.
 const SILENCE: Duration = Duration::from_secs(8);
 
+/// A state that a program saved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checkpoint {
+    pub revision: Revision,
+    pub contents: Vec<u128>,
+}
+
 #[derive(Debug)]
 pub struct Program {
     program_config: ProgramConfig,
@@ -63,6 +70,12 @@ pub struct Program {
     step: ProgramStep,
     outstanding: usize,
     pub revision: Revision,
+    /// The states after its syncs.
+    checkpoints: Vec<Checkpoint>,
+    /// The revision of its last offer.
+    pub offered: Revision,
+    /// Whether it has loaded a checkpoint and not synced since.
+    pub is_resuming: bool,
     /// The hashes of its tensors.
     pub contents: Vec<u128>,
     strategy: SyncStrategy,
@@ -92,6 +105,9 @@ impl Program {
             step: ProgramStep::Connect,
             outstanding: 0,
             revision: Revision(0),
+            checkpoints: Vec::new(),
+            offered: Revision(0),
+            is_resuming: false,
             contents,
             strategy: SyncStrategy::EnforcePopular,
             results: BTreeMap::new(),
@@ -104,6 +120,18 @@ impl Program {
             healthy: Vec::new(),
             leads: false,
         }
+    }
+
+    /// The checkpoint before this many newer ones.
+    pub fn checkpoint(&self, age: usize) -> Option<Checkpoint> {
+        self.checkpoints.iter().rev().nth(age).or(self.checkpoints.first()).cloned()
+    }
+
+    pub fn load(&mut self, checkpoint: Checkpoint) {
+        self.revision = checkpoint.revision;
+        self.contents.clone_from(&checkpoint.contents);
+        self.checkpoints.push(checkpoint);
+        self.is_resuming = true;
     }
 
     pub fn begin(&mut self) -> Vec<Command> {
@@ -144,6 +172,7 @@ impl Program {
             && self.layout_random.with_probability(self.program_config.other_layouts_per_mille);
         let (revision, prefix) =
             if self.has_other_layout { (Revision(0), "v") } else { (self.revision, "w") };
+        self.offered = revision;
         let entry = |(i, hash): (usize, &u128)| StateEntry {
             key: format!("{prefix}{i}"),
             dtype: DType::F32,
@@ -161,6 +190,8 @@ impl Program {
             (ProgramStep::Sync, Ok(Completion::Synced(revision))) => {
                 self.revision = revision;
                 self.strategy = SyncStrategy::EnforcePopular;
+                self.is_resuming = false;
+                self.checkpoints.push(Checkpoint { revision, contents: self.contents.clone() });
             }
             (ProgramStep::Sync, Err(Failure::StateRejected(StateRejection::Layout { .. })))
                 if self.has_other_layout =>

@@ -1,6 +1,7 @@
 //! The scenario of a seed: peers, programs and faults.
 
 use crate::random_stream::RandomStream;
+use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
@@ -37,6 +38,9 @@ pub enum Fault {
     ResetControls,
     /// The master dies, and restarts after this time.
     KillMaster(Duration),
+    /// SIGKILL of all peers, and of the master if it has a time to restart after. The peers come back from checkpoints of
+    /// different age.
+    LoseAll(Option<Duration>),
 }
 
 /// The behaviour of the programs, the same for all peers of a run.
@@ -74,6 +78,7 @@ pub struct Scenario {
     pub calm_at: Time,
     pub program_config: ProgramConfig,
     pub timing: Timing,
+    pub recovery: RecoverySettings,
     pub tuning: Tuning,
     /// Whether peers report measurements of their links, after which plans change.
     pub measures: bool,
@@ -105,6 +110,7 @@ impl Scenario {
         match seed % 16 {
             6 => faults = resets(seed, calm_at),
             2 | 10 | 14 => faults.extend(resets(seed, calm_at)),
+            _ if has_losses(seed) => faults.extend(losses(seed, calm_at)),
             _ => {}
         }
         faults.sort_by_key(|(at, _)| *at);
@@ -116,9 +122,10 @@ impl Scenario {
             // By the number of the seed, so that older seeds keep their meaning.
             program_config: ProgramConfig {
                 other_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 },
-                ..program_config(&mut random)
+                ..program_config(&mut random, has_losses(seed))
             },
             timing: timing(),
+            recovery: recovery(seed),
             tuning: match seed % 8 {
                 5 => Tuning { forced: Some(Algorithm::Trees), ..tuning(&mut random) },
                 _ => tuning(&mut random),
@@ -184,11 +191,11 @@ fn costs(random: &mut RandomStream) -> TransportCosts {
     }
 }
 
-fn program_config(random: &mut RandomStream) -> ProgramConfig {
+fn program_config(random: &mut RandomStream, always_syncs: bool) -> ProgramConfig {
     ProgramConfig {
         tags: random.between(1, 5),
         count_max: random.between(0, 40),
-        syncs: random.with_probability(700),
+        syncs: random.with_probability(700) || always_syncs,
         asks_pending: random.with_probability(400),
         optimises: random.with_probability(200),
         retries: random.between(0, 4) as u32,
@@ -214,6 +221,32 @@ fn resets(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
         (at, fault)
     };
     (0..count).map(reset).collect()
+}
+
+/// Whether all peers of this run are lost at once.
+fn has_losses(seed: u64) -> bool {
+    matches!(seed % 16, 1 | 12)
+}
+
+fn recovery(seed: u64) -> RecoverySettings {
+    let policy = match seed % 32 {
+        0 | 8 | 16 | 24 => Recover::Manual,
+        28 => Recover::Majority,
+        _ => Recover::Newest,
+    };
+    RecoverySettings { policy, after: MS(1_500), min: (seed % 32 == 17).then_some(2) }
+}
+
+/// Losses of all peers, some with the master.
+fn losses(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
+    let mut random = RandomStream::new(seed, "losses");
+    let count = random.between(1, 3);
+    let loss = |_| {
+        let at = Time(random.between(calm_at.0 / 4, calm_at.0));
+        let master = random.with_probability(400).then(|| MS(random.between(1, 2_500)));
+        (at, Fault::LoseAll(master))
+    };
+    (0..count).map(loss).collect()
 }
 
 fn faults(random: &mut RandomStream, groups: u32, calm_at: Time) -> Vec<(Time, Fault)> {

@@ -13,7 +13,7 @@ mod state_fetch;
 use crate::network::{Network, NetworkEvent, Node, Packet};
 use crate::oracle::{Guarantee, Oracle};
 use crate::planted_bug::PlantedBug;
-use crate::program::Reply;
+use crate::program::{Checkpoint, Reply};
 use crate::random_stream::RandomStream;
 use crate::scenario::{PEERS_MAX, Scenario};
 use master::SimMaster;
@@ -61,7 +61,8 @@ pub(crate) enum SimEvent {
     },
     StartMaster,
     Tour(TourRequest, TourSolution),
-    Respawn(u32),
+    /// A peer of this group starts, with or without a checkpoint.
+    Respawn(u32, Option<Checkpoint>),
     /// A cut between two nodes may be over.
     Heal,
 }
@@ -222,9 +223,9 @@ impl Simulation {
             SimEvent::Recover(peer) => self.peers[peer].slowness = Duration::ZERO,
             SimEvent::StartMaster => self.start_master(),
             SimEvent::Tour(request, solution) => self.tour_found(&request, solution),
-            SimEvent::Respawn(group) => {
+            SimEvent::Respawn(group, checkpoint) => {
                 if self.living().count() < PEERS_MAX {
-                    self.spawn(group);
+                    self.spawn_with(group, checkpoint);
                 }
             }
         }

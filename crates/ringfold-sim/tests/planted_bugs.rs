@@ -36,4 +36,5 @@ found! {
     world_sizes_that_go_stale_are_found: StaleWorld by WorldSizesAgree;
     a_rejected_peer_that_others_wait_for_is_found: HeartbeatIsCall by RejectedPeersDoNotBlock;
     a_peer_that_is_evicted_for_a_reset_is_found: EvictOnReset by ResetsEvictNobody;
+    a_checkpoint_that_is_taken_for_an_older_one_is_found: ForgetCheckpoint by NewestStateWins;
 }

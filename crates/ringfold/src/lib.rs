@@ -62,6 +62,7 @@ pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
 pub use ringfold_proto::peer::{Failure, FailureKind};
 pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+pub use ringfold_proto::recovery::Recover;
 pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;

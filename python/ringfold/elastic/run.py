@@ -527,7 +527,7 @@ def _why_rejected(error: pccl.PCCLError, offered: int) -> str:
         hint = (
             "No peer with the state is left. To continue from a checkpoint, start the peer that has it with "
             "strategy=SEND_ONLY and the revision of the checkpoint, and all others with strategy=RECEIVE_ONLY; or "
-            "restart the master."
+            "restart the master, with --recover newest to continue from the newest checkpoint by itself."
         )
     else:
         hint = "All peers that start together must use the same strategy."

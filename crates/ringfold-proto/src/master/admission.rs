@@ -61,7 +61,7 @@ impl Master {
             return false;
         }
         if self.roster.accepted().next().is_none() {
-            return self.roster.pending().next().is_some() && self.admit(now);
+            return self.admit(now);
         }
         if self.admitting.is_some() {
             if !self.all_epochs_open() {
@@ -80,7 +80,8 @@ impl Master {
     fn admit(&mut self, now: Time) -> bool {
         let free = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
         // The others would wait for a suspect. It is admitted after it has resumed.
-        let pending = self.roster.pending().filter(|p| !self.suspects.contains_key(p));
+        let pending =
+            self.roster.pending().filter(|p| !self.suspects.contains_key(p) && !self.is_held_back(*p));
         let pending: Vec<_> = pending.take(free).collect();
         for peer in &pending {
             let Some(record) = self.roster.get_mut(*peer) else { continue };

@@ -49,15 +49,17 @@ impl Master {
                         && let Some(next) = next.filter(|_| group.next_revision == next)
                     {
                         group.next_revision = None;
+                        (group.holders, group.lost) = (0, None);
                         group.ended_before = Some(next);
                         self.notify(Event::RunEnded(id, next));
                     }
                 }
+                self.note_loss(id, record.synced, left);
             }
         }
     }
 
-    fn forget_votes(&mut self, peer: PeerId) {
+    pub(super) fn forget_votes(&mut self, peer: PeerId) {
         for votes in self.votes.values_mut() {
             votes.round.withdraw(peer);
         }

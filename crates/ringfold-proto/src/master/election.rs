@@ -1,7 +1,9 @@
 //! The election of a shared state: a pure function of the offers. Complete lists compete, entry by entry is fetched.
 
 use crate::cause::{PeerName, StateRejection};
+use crate::event::RecoveredState;
 use crate::id::{PeerId, Revision};
+use crate::recovery::Recover;
 use crate::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
 use std::collections::BTreeMap;
 
@@ -23,6 +25,19 @@ pub(super) struct ElectionInput<'a> {
     pub next: Option<Revision>,
     /// Whether a living member of the group has completed the last sync.
     pub held: bool,
+    pub recovery: RecoveryRule,
+}
+
+/// The rule for states that were lost, and for those of a new master.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecoveryRule {
+    pub policy: Recover,
+    /// How many peers must hold a revision for it to win. If none is held by that many, the newest wins.
+    pub holders_min: usize,
+    /// How many peers held the lost state; `None` if unknown.
+    pub lost: Option<usize>,
+    /// Whether a new peer with a newer state than the run's may set the run to it: others have just recovered.
+    pub newest_wins: bool,
 }
 
 /// The result of an election.
@@ -33,6 +48,8 @@ pub(super) struct Election {
     pub revision: Option<Revision>,
     /// Whether a send-only peer reset the revision.
     pub reset: bool,
+    /// The state that was elected because the one before was lost, or because the master is new.
+    pub recovered: Option<RecoveredState>,
 }
 
 pub(super) fn elect(input: &ElectionInput<'_>) -> Election {
@@ -49,9 +66,21 @@ pub(super) fn elect(input: &ElectionInput<'_>) -> Election {
         }
     }
     let orphaned = input.next.is_some() && !input.held;
-    let (next, reset) = expected_revision(input.next, orphaned, &running);
+    let recovered = match recovered_revision(input, &running) {
+        Recovery::None => None,
+        Recovery::At(revision) => Some(revision),
+        Recovery::NoMajority => {
+            let next = input.next.unwrap_or(Revision(newest(&running).0.saturating_add(1)));
+            for candidate in running {
+                reject(&mut verdicts, candidate, StateRejection::NoHolder { next, orphaned: true });
+            }
+            return Election { verdicts, revision: None, reset: false, recovered: None };
+        }
+    };
+    let (next, reset) =
+        recovered.map_or_else(|| expected_revision(input.next, orphaned, &running), |r| (r, false));
     running.retain(|c| {
-        let ahead = c.offer.revision > next;
+        let ahead = c.offer.revision > next && recovered.is_none();
         if ahead {
             let why = StateRejection::RevisionIncrementViolation { offered: c.offer.revision, next };
             reject(&mut verdicts, c, why);
@@ -62,14 +91,79 @@ pub(super) fn elect(input: &ElectionInput<'_>) -> Election {
         for candidate in running {
             reject(&mut verdicts, candidate, StateRejection::NoHolder { next, orphaned });
         }
-        return Election { verdicts, revision: None, reset: false };
+        return Election { verdicts, revision: None, reset: false, recovered: None };
     };
     let winners = most_popular(&electable);
     for candidate in &running {
         verdicts.insert(candidate.name.peer, verdict(candidate, revision, &winners, &running));
     }
     assign_fetchers(&mut verdicts);
-    Election { verdicts, revision: Some(revision), reset }
+    let recovered = recovered.map(|revision| recovered_state(revision, &winners, &running));
+    let is_ordinary = |r: &RecoveredState| input.next.is_none() && r.others.is_empty();
+    let recovered = recovered.filter(|r| !is_ordinary(r));
+    Election { verdicts, revision: Some(revision), reset, recovered }
+}
+
+/// What the rule for lost states yields.
+enum Recovery {
+    /// It does not apply.
+    None,
+    /// This revision is elected.
+    At(Revision),
+    /// No revision may be elected.
+    NoMajority,
+}
+
+/// The revision that a new or lost run continues from. A peer at revision 0 has no checkpoint: 0 wins only if no peer
+/// offers more.
+fn recovered_revision(input: &ElectionInput<'_>, running: &[&Candidate<'_>]) -> Recovery {
+    let RecoveryRule { policy, holders_min, lost, newest_wins } = input.recovery;
+    let offers = |c: &&&Candidate<'_>| match (input.next, input.held) {
+        (Some(next), true) => {
+            let is_new = c.synced.is_none() && c.offer.strategy == SyncStrategy::EnforcePopular;
+            newest_wins && is_new && c.offer.revision > next
+        }
+        _ => true,
+    };
+    let offered: Vec<_> =
+        running.iter().filter(|c| can_win(c)).filter(offers).map(|c| c.offer.revision).collect();
+    let Some(newest) = offered.iter().copied().max().filter(|_| policy != Recover::Manual) else {
+        return Recovery::None;
+    };
+    let mut holders = BTreeMap::<Revision, usize>::new();
+    for revision in offered.into_iter().filter(|r| *r > Revision(0) || newest == Revision(0)) {
+        *holders.entry(revision).or_default() += 1;
+    }
+    let is_chosen = running.iter().any(|c| c.offer.strategy == SyncStrategy::SendOnly);
+    if policy == Recover::Majority && !is_chosen {
+        let all = lost.unwrap_or(0).max(holders.values().sum());
+        let majority = holders.iter().find(|(_, count)| **count * 2 > all);
+        return majority.map_or(Recovery::NoMajority, |(revision, _)| Recovery::At(*revision));
+    }
+    let held = holders.iter().rev().find(|(_, count)| **count >= holders_min);
+    Recovery::At(held.map_or(newest, |(revision, _)| *revision))
+}
+
+fn newest(running: &[&Candidate<'_>]) -> Revision {
+    running.iter().map(|c| c.offer.revision).max().unwrap_or_default()
+}
+
+fn recovered_state(
+    revision: Revision,
+    winners: &[&Candidate<'_>],
+    running: &[&Candidate<'_>],
+) -> RecoveredState {
+    let won = |c: &Candidate<'_>| winners.iter().any(|w| w.name.peer == c.name.peer);
+    let offering = || running.iter().filter(|c| can_win(c));
+    let (same, others): (Vec<&Candidate<'_>>, Vec<_>) =
+        offering().partition(|c| c.offer.revision == revision);
+    let (holders, differing): (Vec<_>, Vec<_>) = same.into_iter().partition(|c| won(c));
+    RecoveredState {
+        revision,
+        holders: holders.into_iter().map(|c| c.name.clone()).collect(),
+        differing: differing.into_iter().map(|c| c.name.clone()).collect(),
+        others: others.into_iter().map(|c| (c.name.clone(), c.offer.revision)).collect(),
+    }
 }
 
 /// The next revision, and whether a send-only peer resets it: before the first sync that of the first caller, and that of

@@ -13,8 +13,22 @@ fn offer(revision: u64, strategy: SyncStrategy, hashes: &[u128]) -> SyncOffer {
     SyncOffer { revision: Revision(revision), strategy, entries }
 }
 
+/// The default rule.
+const NEWEST: RecoveryRule =
+    RecoveryRule { policy: Recover::Newest, holders_min: 1, lost: None, newest_wins: false };
+const MANUAL: RecoveryRule = RecoveryRule { policy: Recover::Manual, ..NEWEST };
+
 /// Peers 0.. in order of age; `synced` per peer.
 fn run(next: Option<u64>, held: bool, offers: &[(SyncOffer, Option<u64>)]) -> Election {
+    run_with(NEWEST, next, held, offers)
+}
+
+fn run_with(
+    recovery: RecoveryRule,
+    next: Option<u64>,
+    held: bool,
+    offers: &[(SyncOffer, Option<u64>)],
+) -> Election {
     let candidate = |(i, (offer, synced)): (usize, &'static (SyncOffer, Option<u64>))| Candidate {
         name: PeerName { peer: PeerId(i as u128), name: format!("p{i}") },
         seniority: i as u64,
@@ -23,7 +37,7 @@ fn run(next: Option<u64>, held: bool, offers: &[(SyncOffer, Option<u64>)]) -> El
     };
     let leaked: &'static [(SyncOffer, Option<u64>)] = Box::leak(offers.to_vec().into_boxed_slice());
     let candidates = leaked.iter().enumerate().map(candidate).collect();
-    elect(&ElectionInput { candidates, next: next.map(Revision), held })
+    elect(&ElectionInput { candidates, next: next.map(Revision), held, recovery })
 }
 
 fn fetched(election: &Election, peer: u128) -> Vec<u32> {
@@ -168,14 +182,120 @@ fn strategies_beside_enforce_popular_are_rejected() {
 #[test]
 fn an_older_checkpoint_is_taken_only_from_a_sender_and_only_when_no_holder_lives() {
     let popular = [(offer(5, EnforcePopular, &[1]), None), (offer(5, EnforcePopular, &[1]), None)];
-    let refused = run(Some(9), false, &popular);
+    let refused = run_with(MANUAL, Some(9), false, &popular);
     assert!(matches!(rejection(&refused, 0), StateRejection::NoHolder { orphaned: true, .. }));
     let sender = [(offer(5, SendOnly, &[1]), None), (offer(0, ReceiveOnly, &[2]), None)];
-    let election = run(Some(9), false, &sender);
+    let election = run_with(MANUAL, Some(9), false, &sender);
     assert!(election.reset);
     assert_eq!(election.revision, Some(Revision(5)));
-    let held = run(Some(9), true, &sender);
-    assert_eq!(held.revision, None);
+    for rule in [MANUAL, NEWEST] {
+        let held = run_with(rule, Some(9), true, &sender);
+        assert_eq!(held.revision, None);
+    }
+}
+
+fn popular(revision: u64, hash: u128) -> (SyncOffer, Option<u64>) {
+    (offer(revision, EnforcePopular, &[hash]), None)
+}
+
+/// The indices of the holders, of those with other contents, and of those with other revisions.
+fn recovered(election: &Election) -> (Vec<u128>, Vec<u128>, Vec<(u128, u64)>) {
+    let state = election.recovered.as_ref().expect("a state was recovered");
+    let ids = |names: &[PeerName]| names.iter().map(|n| n.peer.0).collect();
+    let others = state.others.iter().map(|(n, r)| (n.peer.0, r.0)).collect();
+    (ids(&state.holders), ids(&state.differing), others)
+}
+
+#[test]
+fn after_a_loss_the_newest_revision_wins_and_the_others_fetch_it() {
+    // With a master that knows the run, and with one that knows nothing.
+    for next in [Some(10), None] {
+        let offers = [popular(5, 1), popular(9, 2), popular(7, 3), popular(9, 2)];
+        let election = run(next, false, &offers);
+        assert_eq!(election.revision, Some(Revision(9)));
+        assert_eq!(recovered(&election), (vec![1, 3], vec![], vec![(0, 5), (2, 7)]));
+        assert_eq!((fetched(&election, 0), fetched(&election, 2)), (vec![0], vec![0]));
+        assert!(fetched(&election, 1).is_empty());
+    }
+}
+
+#[test]
+fn the_log_says_which_revision_won_and_who_was_behind() {
+    let offers = [popular(9, 4), popular(5, 1), popular(9, 2), popular(9, 2)];
+    let state = run(Some(12), false, &offers).recovered.expect("recovered");
+    let text = crate::event::Event::Recovered(crate::id::GroupId(0), state).to_string();
+    for part in ["from revision 9", "held by 2 of 4 peers: p2, p3", "behind: p1 (revision 5)", "holds: p0"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn of_two_contents_of_the_newest_revision_the_more_common_wins_and_a_tie_goes_to_the_oldest() {
+    let election = run(Some(12), false, &[popular(9, 1), popular(9, 2), popular(9, 2)]);
+    assert_eq!(recovered(&election), (vec![1, 2], vec![0], vec![]));
+    let tie = run(Some(12), false, &[popular(9, 1), popular(9, 2), popular(3, 5)]);
+    assert_eq!(recovered(&tie), (vec![0], vec![1], vec![(2, 3)]));
+}
+
+#[test]
+fn a_revision_that_too_few_hold_loses_unless_no_other_is_held_by_more() {
+    let rule = RecoveryRule { holders_min: 2, ..NEWEST };
+    let offers = [popular(9, 1), popular(7, 2), popular(7, 2), popular(0, 3), popular(0, 3)];
+    let election = run_with(rule, Some(10), false, &offers);
+    assert_eq!(election.revision, Some(Revision(7)));
+    assert_eq!(recovered(&election).2, [(0, 9), (3, 0), (4, 0)]);
+    assert_eq!(fetched(&election, 0), [0], "it is set back, not rejected");
+    let fallback = run_with(rule, Some(10), false, &offers[..2]);
+    assert_eq!(fallback.revision, Some(Revision(9)));
+}
+
+#[test]
+fn peers_without_a_checkpoint_do_not_outvote_one_that_has_it() {
+    let offers = [popular(0, 3), popular(0, 3), popular(9, 1)];
+    for rule in [RecoveryRule { holders_min: 2, ..NEWEST }, NEWEST] {
+        assert_eq!(run_with(rule, None, false, &offers).revision, Some(Revision(9)));
+    }
+    let majority = RecoveryRule { policy: Recover::Majority, ..NEWEST };
+    assert_eq!(run_with(majority, None, false, &offers).revision, Some(Revision(9)));
+}
+
+#[test]
+fn a_majority_counts_the_lost_peers_and_without_one_nothing_is_elected() {
+    let rule = |lost| RecoveryRule { policy: Recover::Majority, lost, ..NEWEST };
+    let offers = [popular(9, 1), popular(7, 2), popular(7, 2)];
+    assert_eq!(run_with(rule(Some(3)), Some(10), false, &offers).revision, Some(Revision(7)));
+    assert_eq!(run_with(rule(None), None, false, &offers).revision, Some(Revision(7)));
+    for (rule, next, offers) in [(rule(Some(4)), Some(10), &offers[..]), (rule(None), None, &offers[..2])] {
+        let none = run_with(rule, next, false, offers);
+        assert_eq!(none.revision, None);
+        assert!(matches!(rejection(&none, 0), StateRejection::NoHolder { orphaned: true, .. }));
+    }
+    let sender = [(offer(5, SendOnly, &[1]), None), (offer(0, ReceiveOnly, &[2]), None)];
+    assert_eq!(run_with(rule(Some(4)), Some(10), false, &sender).revision, Some(Revision(5)));
+}
+
+#[test]
+fn a_state_newer_than_the_recovered_one_wins_only_for_a_while_and_only_from_a_new_peer() {
+    let offers = [(offer(6, EnforcePopular, &[1]), Some(5)), popular(9, 2)];
+    let late = run(Some(6), true, &offers);
+    assert!(matches!(rejection(&late, 1), StateRejection::RevisionIncrementViolation { .. }));
+    let rule = RecoveryRule { newest_wins: true, ..NEWEST };
+    let in_time = run_with(rule, Some(6), true, &offers);
+    assert_eq!(in_time.revision, Some(Revision(9)));
+    assert_eq!(recovered(&in_time), (vec![1], vec![], vec![(0, 6)]));
+    assert_eq!(fetched(&in_time, 0), [0]);
+    let member = [(offer(6, EnforcePopular, &[1]), Some(5)), (offer(9, EnforcePopular, &[2]), Some(5))];
+    let election = run_with(rule, Some(6), true, &member);
+    assert!(matches!(rejection(&election, 1), StateRejection::RevisionIncrementViolation { .. }));
+    assert_eq!(election.recovered, None);
+}
+
+#[test]
+fn an_ordinary_start_and_an_ordinary_sync_recover_nothing() {
+    assert_eq!(run(None, false, &[popular(0, 1), popular(0, 2)]).recovered, None);
+    assert_eq!(run(None, false, &[popular(7, 1)]).recovered, None);
+    let offers = [(offer(3, EnforcePopular, &[1]), Some(2)), popular(0, 4)];
+    assert_eq!(run(Some(3), true, &offers).recovered, None);
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Master {
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
             EpochStage::Stale if members.is_empty() => {
-                if group.next_revision.is_some() || group.ended_before.is_some() {
+                if group.next_revision.is_some() || group.ended_before.is_some() || group.lost.is_some() {
                     // Peers that join later must match its revision, and its rounds continue to count.
                     group.stage = EpochStage::Empty;
                 } else {

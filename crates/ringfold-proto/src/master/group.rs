@@ -1,6 +1,7 @@
 //! The state of one peer group.
 
 use super::network::{AdoptedNetwork, MeasuredPaths};
+use super::recovery::LostState;
 use super::reduce::OpRound;
 use super::sync::SyncRound;
 use crate::cause::Cause;
@@ -60,6 +61,12 @@ pub(super) struct Group {
     pub next_revision: Option<Revision>,
     /// The next revision when the last member left: a later sync starts another run.
     pub ended_before: Option<Revision>,
+    /// The members that completed the last sync, less those that left since.
+    pub holders: usize,
+    /// Set while no member holds the state of the last sync.
+    pub lost: Option<LostState>,
+    /// Until when a peer that comes back with a newer state than that of the run sets the run to it.
+    pub newest_until: Option<Time>,
 }
 
 impl Group {
@@ -68,6 +75,16 @@ impl Group {
             EpochStage::Open { description } => Some(description),
             _ => None,
         }
+    }
+
+    /// The revision of the last sync.
+    pub fn last_revision(&self) -> Option<Revision> {
+        self.next_revision.map(|next| Revision(next.0.saturating_sub(1)))
+    }
+
+    /// Whether no sync was completed, in this run or an earlier one.
+    pub fn is_new(&self) -> bool {
+        self.syncs == 0 && self.next_revision.is_none() && self.ended_before.is_none()
     }
 
     /// Whether the pair is not used now.
@@ -102,6 +119,7 @@ impl Group {
             EpochStage::Solving { deadline, .. } | EpochStage::Proposed { deadline, .. } => Some(*deadline),
         };
         let ops = self.ops.values().map(|op| op.deadline);
-        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))
+        let lost = self.lost.as_ref().and_then(LostState::timeout);
+        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline)).chain(lost)
     }
 }

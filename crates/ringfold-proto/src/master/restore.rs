@@ -145,15 +145,7 @@ impl Master {
     fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
-            if let Some(record) = self.roster.get_mut(peer) {
-                record.status = PeerStatus::Pending;
-                record.synced = None;
-            }
-            self.notify(Event::Demoted(self.peer_name(peer)));
-            self.send(peer, ToPeer::Demoted);
-            if let Some(record) = self.roster.get_mut(peer) {
-                record.outdated_before = record.session.sent();
-            }
+            self.demote(peer);
         }
         self.votes.clear();
         (self.admitting, self.optimising) = (None, None);
@@ -161,6 +153,19 @@ impl Master {
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
         self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+    }
+
+    /// Lets a member wait again. What it sent before it knows that is ignored.
+    pub(super) fn demote(&mut self, peer: PeerId) {
+        if let Some(record) = self.roster.get_mut(peer) {
+            record.status = PeerStatus::Pending;
+            (record.synced, record.rejected) = (None, None);
+        }
+        self.notify(Event::Demoted(self.peer_name(peer)));
+        self.send(peer, ToPeer::Demoted);
+        if let Some(record) = self.roster.get_mut(peer) {
+            record.outdated_before = record.session.sent();
+        }
     }
 
     fn finish_restoration(&mut self, now: Time) {
@@ -233,14 +238,12 @@ impl Master {
         // A later proposal means that the epoch had ended, even if no other was opened.
         let ended = records().any(|e| e.description.id.counter > newest.id.counter);
         let kept = !ended && newest.members.iter().all(|m| returned.contains_key(&m.peer));
+        let last = returned.values().filter_map(|r| r.synced).max();
         let mut group = Group {
             ring: newest.ring.iter().filter_map(|r| newest.members.get(r.index())).map(|m| m.peer).collect(),
             syncs: returned.values().map(|r| r.rounds.sync).max().unwrap_or(0),
-            next_revision: returned
-                .values()
-                .filter_map(|r| r.synced)
-                .max()
-                .map(|r| Revision(r.0.saturating_add(1))),
+            next_revision: last.map(|r| Revision(r.0.saturating_add(1))),
+            holders: returned.values().filter(|r| last.is_some() && r.synced == last).count(),
             ..Group::default()
         };
         let absent: Vec<_> = newest.members.iter().filter(|m| !returned.contains_key(&m.peer)).collect();

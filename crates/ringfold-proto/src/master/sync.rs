@@ -1,12 +1,15 @@
 //! Syncs of shared state: collect offers, elect one content, let peers fetch it, increment the revision.
 
 use super::Master;
-use super::election::{Candidate, Election, ElectionInput, elect};
+use super::election::{Candidate, Election, ElectionInput, RecoveryRule, elect};
+use super::group::Group;
 use super::phase::VoteCall;
+use super::recovery::LostState;
 use crate::cause::StateRejection;
 use crate::event::Event;
 use crate::id::{GroupId, PeerId, Revision};
 use crate::message::{Answer, Phase, ToPeer};
+use crate::recovery::Recover;
 use crate::round::Round;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use crate::time::Time;
@@ -177,8 +180,10 @@ impl Master {
     }
 
     fn hold_election(&mut self, now: Time, id: GroupId) {
-        let last =
-            self.groups.get(&id).and_then(|g| g.next_revision).map(|next| Revision(next.0.saturating_sub(1)));
+        if self.postpone_sync(now, id) {
+            return;
+        }
+        let last = self.groups.get(&id).and_then(Group::last_revision);
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -191,14 +196,31 @@ impl Master {
             Some(Candidate { name: self.roster.peer_name(*peer), seniority, synced, offer })
         };
         let candidates = order.iter().filter_map(candidate).collect();
-        let Election { verdicts, revision, reset } = elect(&ElectionInput { candidates, next, held });
+        let settings = self.config.recovery;
+        let recovery = RecoveryRule {
+            policy: settings.policy,
+            holders_min: settings.min.unwrap_or(1),
+            lost: next.map(|_| group.holders),
+            newest_wins: group.newest_until.is_some_and(|until| now < until),
+        };
+        let Election { verdicts, revision, reset, recovered } =
+            elect(&ElectionInput { candidates, next, held, recovery });
         // Less than `answer_grace`: after that, peers would treat the master as lost.
         let grace = self.config.timing.answer_grace / 2;
         let transfer = |vote: &VoteCall| VoteCall { call: vote.call, deadline: vote.deadline + grace };
         let calls: BTreeMap<_, _> =
             offers.votes().iter().map(|(p, (vote, _))| (*p, transfer(vote))).collect();
         let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls) };
-        let before = self.groups.get_mut(&id).and_then(|group| group.ended_before.take());
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if settings.policy == Recover::Newest && !held {
+            // A new master does not know how many will come back.
+            let until = group.lost.as_ref().and_then(LostState::deadline).unwrap_or(now + settings.after);
+            group.newest_until = Some(until).filter(|_| revision > Revision(0));
+        }
+        let before = group.ended_before.take();
+        if let Some(state) = recovered {
+            self.notify(Event::Recovered(id, state));
+        }
         if reset || before.is_some_and(|before| revision < before) {
             self.notify(Event::RevisionReset(id, revision));
         }
@@ -264,6 +286,8 @@ impl Master {
         let number = group.syncs;
         if done.votes().values().any(|complete| *complete) {
             group.next_revision = Some(Revision(revision.0.saturating_add(1)));
+            group.holders = done.votes().values().filter(|complete| **complete).count();
+            group.lost = None;
         }
         self.notify(Event::RoundDecided(Phase::Sync, number));
         for (peer, VoteCall { call, .. }) in calls {

@@ -17,6 +17,7 @@ use ringfold_proto::message::{
     RoundNumbers, ToMaster, ToPeer,
 };
 use ringfold_proto::peer::{Completion, Peer, PeerAction, PeerConfig};
+use ringfold_proto::recovery::RecoverySettings;
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
@@ -102,6 +103,7 @@ fn wrong_numbering_evicts_the_peer() {
 fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
     let mut master = Master::new(MasterConfig {
         timing: Timing::default(),
+        recovery: RecoverySettings::default(),
         tuning: Tuning::default(),
         appraise: |_, _, _, _| 0,
         relays: Vec::new(),

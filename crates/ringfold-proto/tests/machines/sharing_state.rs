@@ -5,7 +5,11 @@ use ringfold_proto::cause::{Cause, Departure, StateRejection};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{CallId, Revision};
 use ringfold_proto::peer::{Completion, Failure};
+use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
+
+/// Older states are not taken by themselves.
+pub const MANUAL: RecoverySettings = RecoverySettings { policy: Recover::Manual, after: secs(30), min: None };
 
 /// An offer with one tensor per hash.
 pub fn offer(revision: u64, hashes: &[u128]) -> SyncOffer {
@@ -234,7 +238,7 @@ fn after_the_last_member_has_left_another_run_starts() {
 
 #[test]
 fn after_the_death_of_the_last_member_a_new_start_is_never_silent() {
-    let (mut run, [ann, bob]) = TestRun::with_members();
+    let (mut run, [ann, bob]) = TestRun::with_recovery(MANUAL).connect_members();
     for revision in 0..3 {
         sync(&mut run, ann, offer(revision, &[1]));
         sync(&mut run, bob, offer(revision, &[1]));
@@ -253,7 +257,7 @@ fn after_the_death_of_the_last_member_a_new_start_is_never_silent() {
 
 #[test]
 fn a_pending_peer_learns_that_the_run_of_the_last_member_is_over() {
-    let (mut run, [ann]) = TestRun::with_members();
+    let (mut run, [ann]) = TestRun::with_recovery(MANUAL).connect_members();
     sync(&mut run, ann, offer(0, &[1]));
     let bob = run.connect_peer("bob", 0);
     run.leave(ann);

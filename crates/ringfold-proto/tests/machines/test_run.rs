@@ -17,6 +17,7 @@ use ringfold_proto::id::{CallId, ConnId, GroupId, OpId, PeerId, Tag};
 use ringfold_proto::master::{Master, MasterConfig, TourRequest, TourSolution};
 use ringfold_proto::message::{Join, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerConfig};
+use ringfold_proto::recovery::RecoverySettings;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
@@ -47,6 +48,8 @@ pub fn sum_of(count: u64) -> Descriptor {
 pub struct TestRun {
     pub now: Time,
     pub timing: Timing,
+    /// For masters that start later.
+    pub recovery: RecoverySettings,
     /// None while it is down.
     pub master: Option<Master>,
     pub peers: Vec<TestPeer>,
@@ -69,9 +72,15 @@ pub struct TestRun {
 impl TestRun {
     /// A master without peers.
     pub fn new() -> Self {
+        Self::with_recovery(RecoverySettings::default())
+    }
+
+    /// The same with these settings.
+    pub fn with_recovery(recovery: RecoverySettings) -> Self {
         let mut run = Self {
             now: BEGIN,
             timing: Timing::default(),
+            recovery,
             master: None,
             peers: Vec::new(),
             events: Vec::new(),
@@ -91,7 +100,12 @@ impl TestRun {
 
     /// A run of N members of one group.
     pub fn with_members<const N: usize>() -> (Self, [PeerIndex; N]) {
-        let mut run = Self::new();
+        Self::new().connect_members()
+    }
+
+    /// Lets N members of one group join.
+    pub fn connect_members<const N: usize>(self) -> (Self, [PeerIndex; N]) {
+        let mut run = self;
         let who = core::array::from_fn(|i| run.connect_peer(["ann", "bob", "cid", "dan", "eve"][i], 0));
         run.settle();
         if N > 1 {
@@ -339,6 +353,7 @@ impl TestRun {
         self.incarnations += 1;
         let config = MasterConfig {
             timing: self.timing,
+            recovery: self.recovery,
             tuning: Tuning::default(),
             appraise: |_, _, _, _| 100,
             relays: vec![RELAY],

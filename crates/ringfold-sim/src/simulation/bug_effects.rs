@@ -2,13 +2,14 @@
 
 use super::Simulation;
 use super::calls::PendingCall;
+use crate::network::Node;
 use crate::planted_bug::PlantedBug;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{ConnId, EpochId, OpId, Seq, Tag};
 use ringfold_proto::link_message::LinkMessage;
-use ringfold_proto::message::{Ballot, Numbered, ToMaster};
+use ringfold_proto::message::{Ballot, Numbered, Request, ToMaster};
 use ringfold_proto::reduce_op::ReduceOp;
 
 impl Simulation {
@@ -23,6 +24,15 @@ impl Simulation {
             (Some(PlantedBug::LoseResume), ToMaster::Resume(mut resume)) => {
                 resume.epochs.iter_mut().for_each(|e| e.ops.clear());
                 reached[0].1.message = ToMaster::Resume(resume);
+            }
+            (Some(PlantedBug::ForgetCheckpoint), ToMaster::Vote { call, round, deadline_ms, request }) => {
+                let mut request = request;
+                if let Request::Sync(offer) = &mut request
+                    && self.is_resuming(conn)
+                {
+                    offer.revision.0 /= 2;
+                }
+                reached[0].1.message = ToMaster::Vote { call, round, deadline_ms, request };
             }
             (Some(PlantedBug::HeartbeatIsCall), ToMaster::Heartbeat { .. }) => {
                 // An operation of an unknown epoch has no other effect.
@@ -39,6 +49,11 @@ impl Simulation {
             _ => {}
         }
         reached
+    }
+
+    fn is_resuming(&self, conn: ConnId) -> bool {
+        let peer = self.network.other_end(conn, Node::Master);
+        matches!(peer, Some(Node::Peer(peer)) if self.peers[peer].program.is_resuming)
     }
 
     /// The frame that reaches an executor instead of this one.

@@ -137,7 +137,7 @@ impl Simulation {
         let group = self.peers[peer].group;
         self.end_process(peer, "exits");
         let delay = Duration::from_millis(self.random.between(10, 600));
-        self.after(delay, SimEvent::Respawn(group));
+        self.after(delay, SimEvent::Respawn(group, None));
     }
 
     /// Checks that a failure is justified: without faults and deviating programs, calls must not fail.

@@ -1,5 +1,6 @@
 //! The effects of faults.
 
+use super::peer::SimPeer;
 use super::{ConnKind, SimEvent, Simulation};
 use crate::network::Node;
 use crate::scenario::{Fault, PEERS_MAX};
@@ -20,6 +21,7 @@ impl Simulation {
                 }
             }
             (Fault::KillMaster(back_after), _) => self.kill_master(back_after),
+            (Fault::LoseAll(master), _) => self.lose_all(&living, master),
             (_, None) => {}
             (Fault::Leave, Some(peer)) => {
                 self.log(|| format!("p{peer}: leaves"));
@@ -69,6 +71,21 @@ impl Simulation {
                     }
                 }
             }
+        }
+    }
+
+    /// Ends all peers, and the master if it has a time to restart after. The peers come back.
+    fn lose_all(&mut self, living: &[usize], master: Option<Duration>) {
+        if let Some(back_after) = master {
+            self.kill_master(back_after);
+        }
+        for peer in living.iter().copied() {
+            self.end_process(peer, "is killed");
+            let age = self.random.between(0, 4) as usize;
+            let SimPeer { group, program, .. } = &self.peers[peer];
+            let (group, checkpoint) = (*group, program.checkpoint(age));
+            let delay = Duration::from_millis(self.random.between(20, 2_500));
+            self.after(delay, SimEvent::Respawn(group, checkpoint));
         }
     }
 
@@ -144,11 +161,13 @@ fn disturbance(fault: &Fault) -> Option<Duration> {
         | Fault::Cut(pause, _)
         | Fault::Isolate(pause, _)
         | Fault::CutMaster(pause, _)
-        | Fault::KillMaster(pause) => Some(*pause),
+        | Fault::KillMaster(pause)
+        | Fault::LoseAll(Some(pause)) => Some(*pause),
         Fault::ResetLink | Fault::ResetPeer => Some(Duration::ZERO),
         Fault::Join(_)
         | Fault::Leave
         | Fault::Kill
+        | Fault::LoseAll(None)
         | Fault::Evict
         | Fault::ResetControl
         | Fault::ResetControls => None,

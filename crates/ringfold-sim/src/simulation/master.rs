@@ -8,10 +8,11 @@ use crate::random_stream::RandomStream;
 use crate::tour;
 use ringfold_proto::cause::Departure;
 use ringfold_proto::coordinator::{Coordinator, MasterList};
-use ringfold_proto::event::Event;
+use ringfold_proto::event::{Event, RecoveredState};
 use ringfold_proto::id::{ConnId, PeerId};
 use ringfold_proto::master::{MasterAction, MasterConfig, TourRequest, TourSolution};
 use ringfold_proto::message::{Phase, ToPeer};
+use ringfold_proto::recovery::Recover;
 use ringfold_proto::time::Time;
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ impl Simulation {
         let seed = RandomStream::new(self.master.seed, &name).bytes32();
         let config = MasterConfig {
             timing: self.scenario.timing,
+            recovery: self.scenario.recovery,
             tuning: self.scenario.tuning,
             appraise: ringfold_plan::estimate::gain_percent,
             relays: Vec::new(),
@@ -153,6 +155,23 @@ impl Simulation {
         }
     }
 
+    /// Checks that no peer that took part offered a newer state.
+    fn check_recovery(&mut self, state: &RecoveredState) {
+        if self.scenario.recovery.policy != Recover::Newest || self.scenario.recovery.min.is_some() {
+            return;
+        }
+        let others = state.others.iter().map(|(who, _)| who);
+        let all = state.holders.iter().chain(&state.differing).chain(others);
+        let offered = all.filter_map(|who| self.by_id.get(&who.peer)).map(|p| (*p, &self.peers[*p].program));
+        let newest = offered.max_by_key(|(_, program)| program.offered);
+        if let Some((peer, program)) = newest
+            && program.offered > state.revision
+        {
+            let what = format!("p{peer} offered {}, and {} won", program.offered, state.revision);
+            self.oracle.report_violation(self.now, Guarantee::NewestStateWins, what);
+        }
+    }
+
     fn pump_master(&mut self) {
         while let Some(action) = self.master.machine.as_mut().and_then(Coordinator::poll_action) {
             match action {
@@ -175,6 +194,10 @@ impl Simulation {
                     match &event {
                         Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
                             self.oracle.revision_reset(*group);
+                        }
+                        Event::Recovered(group, state) => {
+                            self.oracle.revision_reset(*group);
+                            self.check_recovery(state);
                         }
                         Event::RestoreBegan(_) => self.oracle.restore_began(),
                         Event::Departed(who, Departure::ConnectionLost) => self.check_reset(who.peer),

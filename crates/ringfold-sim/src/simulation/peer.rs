@@ -7,7 +7,7 @@ use crate::medium::{Outgoing, SimMedium};
 use crate::network::{NetworkEvent, Node, Packet};
 use crate::oracle::Guarantee;
 use crate::planted_bug::PlantedBug;
-use crate::program::Program;
+use crate::program::{Checkpoint, Program};
 use crate::symbol::Symbol;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
@@ -74,6 +74,10 @@ impl SimPeer {
 
 impl Simulation {
     pub(super) fn spawn(&mut self, group: u32) {
+        self.spawn_with(group, None);
+    }
+
+    pub(super) fn spawn_with(&mut self, group: u32, checkpoint: Option<Checkpoint>) {
         let index = self.peers.len();
         let id = PeerId(self.random.bits128());
         let join = Join {
@@ -86,6 +90,10 @@ impl Simulation {
         };
         let mut program = Program::new(self.scenario.seed, index, self.scenario.program_config.clone());
         program.calm = self.calm;
+        if let Some(checkpoint) = checkpoint {
+            self.log(|| format!("p{index}: has a checkpoint of {}", checkpoint.revision));
+            program.load(checkpoint);
+        }
         let machine = Peer::new(PeerConfig { peer: id, join, timing: self.scenario.timing });
         let commands = program.begin();
         self.peers.push(SimPeer {

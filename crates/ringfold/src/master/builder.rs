@@ -8,7 +8,8 @@ use crate::token::Token;
 use core::time::Duration;
 use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
-use ringfold_proto::limits::RELAYS_MAX;
+use ringfold_proto::limits::{RELAYS_MAX, WORLD_MAX};
+use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -23,6 +24,9 @@ pub struct MasterBuilder {
     pub(super) timing: Timing,
     pub(super) unreachable_after: Option<Duration>,
     pub(super) tuning: Tuning,
+    recover: Option<Recover>,
+    recover_after: Option<Duration>,
+    recover_min: Option<usize>,
     relays: Vec<String>,
     pub(super) masters: Vec<String>,
     pub(super) this_master: Option<usize>,
@@ -82,6 +86,32 @@ impl MasterBuilder {
         self
     }
 
+    /// Which state the run continues from when all peers that held it were lost, and come back from checkpoints of different
+    /// age.
+    ///
+    /// Default: the environment variable `RINGFOLD_RECOVER` (`newest`, `majority` or `manual`), or the newest.
+    pub fn recover(mut self, policy: Recover) -> Self {
+        self.recover = Some(policy);
+        self
+    }
+
+    /// How long the first peers that come back after such a loss wait for the others.
+    ///
+    /// Default: the seconds in the environment variable `RINGFOLD_RECOVER_AFTER`, or 30 s.
+    pub fn recover_after(mut self, time: Duration) -> Self {
+        self.recover_after = Some(time);
+        self
+    }
+
+    /// How many peers must be back for the run to continue earlier, and must hold a revision for it to win over older ones.
+    ///
+    /// Default: the environment variable `RINGFOLD_RECOVER_MIN`; otherwise all lost peers must be back, and one holder is
+    /// enough. A new master waits for that many peers, too.
+    pub fn recover_min(mut self, peers: usize) -> Self {
+        self.recover_min = Some(peers);
+        self
+    }
+
     /// Parameters of the plans of all peers.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
@@ -127,6 +157,28 @@ impl MasterBuilder {
         Ok(relays)
     }
 
+    /// How to recover, by this configuration or by the environment.
+    pub(super) fn recovery(&self) -> Result<RecoverySettings, Error> {
+        self.recovery_in(|name| std::env::var(name).ok())
+    }
+
+    fn recovery_in(&self, variable: impl Fn(&str) -> Option<String>) -> Result<RecoverySettings, Error> {
+        let default = RecoverySettings::default();
+        let policy = setting(self.recover, "RINGFOLD_RECOVER", &variable, |text| text.parse::<Recover>())?;
+        let after = setting(self.recover_after, "RINGFOLD_RECOVER_AFTER", &variable, |text| {
+            let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+            seconds.ok_or_else(|| format!("invalid time {text:?}: must be seconds >= 0"))
+        })?;
+        let min = setting(self.recover_min, "RINGFOLD_RECOVER_MIN", &variable, |text| {
+            text.parse().map_err(|_| format!("invalid number of peers {text:?}"))
+        })?;
+        if let Some(min) = min.filter(|min| !(1..=WORLD_MAX).contains(min)) {
+            return Err(invalid!("invalid number of peers to recover with {min}: must be 1..={WORLD_MAX}"));
+        }
+        let after = after.unwrap_or(default.after).min(RECOVER_AFTER_MAX);
+        Ok(RecoverySettings { policy: policy.unwrap_or(default.policy), after, min })
+    }
+
     pub(super) fn secret(&self) -> Secret {
         Secret::token(&self.token)
     }
@@ -145,6 +197,23 @@ impl MasterBuilder {
         }
         Ok(())
     }
+}
+
+/// The longest time that peers wait for others to come back.
+const RECOVER_AFTER_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A setting by configuration, or by a variable that is set and not empty.
+fn setting<T>(
+    configured: Option<T>,
+    name: &str,
+    variable: impl Fn(&str) -> Option<String>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Error> {
+    if configured.is_some() {
+        return Ok(configured);
+    }
+    let text = variable(name).filter(|text| !text.is_empty());
+    text.map(|text| parse(&text)).transpose().map_err(|why| invalid!("invalid variable {name}: {why}"))
 }
 
 /// The addresses to listen on, by default all; names are resolved.
@@ -192,6 +261,34 @@ mod tests {
             assert!(matches!(&error, Error::BadArgument(why) if why.contains(wrong)), "{error}");
         }
         assert!(relays(&["192.0.2.1:5"; RELAYS_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn recovery_is_set_by_the_builder_before_the_environment_and_errors_name_the_variable() {
+        let given = |name: &str, text: &'static str| {
+            let name = name.to_owned();
+            move |asked: &str| (asked == name).then(|| text.to_owned())
+        };
+        let builder = Master::builder();
+        assert_eq!(builder.recovery_in(|_| None).unwrap(), RecoverySettings::default());
+        assert_eq!(builder.recovery_in(|_| Some(String::new())).unwrap(), RecoverySettings::default());
+        let settings = builder.recovery_in(given("RINGFOLD_RECOVER", "majority")).unwrap();
+        assert_eq!(settings.policy, Recover::Majority);
+        let settings = builder.recovery_in(given("RINGFOLD_RECOVER_AFTER", "1.5")).unwrap();
+        assert_eq!(settings.after, Duration::from_millis(1500));
+        assert_eq!(builder.recovery_in(given("RINGFOLD_RECOVER_MIN", "3")).unwrap().min, Some(3));
+        let builder = builder.recover(Recover::Manual).recover_after(Duration::from_secs(2)).recover_min(4);
+        let settings = builder.recovery_in(given("RINGFOLD_RECOVER", "majority")).unwrap();
+        let want = RecoverySettings { policy: Recover::Manual, after: Duration::from_secs(2), min: Some(4) };
+        assert_eq!(settings, want);
+        for (name, text) in
+            [("", "oldest"), ("_AFTER", "-1"), ("_AFTER", "nan"), ("_MIN", "few"), ("_MIN", "0")]
+        {
+            let name = format!("RINGFOLD_RECOVER{name}");
+            let error = Master::builder().recovery_in(given(&name, text)).unwrap_err();
+            let names_it = |why: &str| why.contains(&name) || why.contains("must be 1..=");
+            assert!(matches!(&error, Error::BadArgument(why) if names_it(why)), "{error}");
+        }
     }
 
     #[test]

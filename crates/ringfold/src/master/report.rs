@@ -17,6 +17,8 @@ pub(super) fn report(event: &Event) {
         | Event::SteppedDown(..)
         | Event::Leaderless
         | Event::NoMajority { .. }
+        | Event::AwaitsReturn { .. }
+        | Event::Recovered(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)
         | Event::Accepted(..)

@@ -92,6 +92,7 @@ impl Server {
             machine: Coordinator::new(
                 MasterConfig {
                     timing,
+                    recovery: plan.recovery()?,
                     tuning,
                     appraise: ringfold_plan::estimate::gain_percent,
                     relays: plan.relays()?,
