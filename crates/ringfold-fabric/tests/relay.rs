@@ -11,7 +11,7 @@ use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayAnswer, RelayHandle, RelayRequest, RelayRole, RelayServer, Relays};
 use ringfold_proto::epoch::RelayAddress;
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity, Role, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{ErrorKind, Read, Write};
@@ -194,7 +194,7 @@ fn strangers_and_members_that_are_not_named_get_nothing() {
     assert!(relay.dial(1, "wrong").is_err());
     let identity = Identity::new(PeerId(1), RunId(0));
     for purpose in [Purpose::Data, Purpose::State, Purpose::Control] {
-        let target = DialTarget { purpose, epoch: epoch(1), peer: None };
+        let target = DialTarget { purpose, epoch: epoch(1), peer: None, role: Role::Peer };
         let credentials = Credentials { identity, target, secret: Secret::token(TOKEN) };
         let rejected = dial_blocking(&[relay.address], LONG, &credentials, &Poller::new().unwrap());
         assert!(rejected.unwrap_err().to_string().contains("unsupported purpose"));

@@ -7,7 +7,7 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{
     ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
 };
-use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Secret};
+use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Role, Secret};
 use ringfold_proto::hello::{Hello, Nonce, Purpose, Status, Verdict, Welcome};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::limits;
@@ -103,7 +103,7 @@ fn secret() -> Secret {
 
 /// Two ends of the same epoch.
 fn handshakes() -> (DialerHandshake, AcceptorHandshake) {
-    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
+    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
     let dialler = Identity::new(PeerId(1), RunId(0));
     let acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     (DialerHandshake::new(dialler, target, secret(), Nonce([1; 32])), acceptor)

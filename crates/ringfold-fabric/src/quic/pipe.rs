@@ -285,7 +285,7 @@ impl Pipe {
         let certificates = session.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         let (mut exported, peer) = ([0; 32], tls::peer_of(certificates.first()?)?);
         session.export_keying_material(&mut exported, tls::BINDING_LABEL, &[]).ok()?;
-        Some(Binding { exported, peer })
+        Some(Binding { exported, peer, role: None })
     }
 
     /// Handles the protocol's events. Returns true when a connection of the other end is established.

@@ -148,7 +148,7 @@ impl TlsSession {
             return None;
         }
         let peer = common.peer_certificates()?.first().and_then(peer_of)?;
-        Some(Binding { exported: state.exporter.export(BINDING_LABEL)?, peer })
+        Some(Binding { exported: state.exporter.export(BINDING_LABEL)?, peer, role: None })
     }
 }
 

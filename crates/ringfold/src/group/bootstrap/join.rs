@@ -121,7 +121,7 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     let begun = Instant::now();
     let credentials = Credentials {
         identity: Identity::new(local.member.peer, RunId(0)),
-        target: DialTarget::master(),
+        target: DialTarget::rank_0(),
         secret: Secret::token(&format!("{}{}", to.secret, local.token)),
     };
     let timing =
