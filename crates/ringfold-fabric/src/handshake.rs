@@ -74,6 +74,11 @@ impl From<HandshakeError> for Rejection {
     }
 }
 
+/// What this end refuses in the session below the handshake.
+fn refusal(error: &io::Error) -> Option<HandshakeError> {
+    error.get_ref()?.downcast_ref().copied()
+}
+
 /// For dialers, which never ask.
 fn no_secret(_: &Hello) -> Result<Secret, ConnectionRejection> {
     Err(ConnectionRejection::WrongPurpose)
@@ -222,6 +227,7 @@ impl Handshake {
                 Ok(Some(established))
             }
             (Err(error), _) => Err(error.into()),
+            (Ok(None), Err(error)) if let Some(refused) = refusal(&error) => Err(refused.into()),
             (Ok(None), Err(error)) if !self.has_answered => {
                 Err(Rejection::retryable(self.broken.as_ref().unwrap_or(&error)))
             }

@@ -34,14 +34,14 @@ impl TestRelay {
         let poller = Arc::new(Poller::new().unwrap());
         let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
         let address = listener.address();
-        let (server, handle) = RelayServer::new(poller, Some(listener), Secret::token(TOKEN));
+        let (server, handle) = RelayServer::new(poller, Some(listener), TOKEN.into());
         let thread = std::thread::spawn(move || server.serve().unwrap());
         Self { address, handle, thread: Some(thread) }
     }
 
     fn relays(&self) -> Relays {
         let relay = RelayAddress { peer: PeerId(0), address: self.address };
-        Relays { addresses: vec![relay], secret: Secret::token(TOKEN) }
+        Relays { addresses: vec![relay], token: TOKEN.into() }
     }
 
     fn joined(&self) -> u64 {
@@ -100,7 +100,7 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     let ids = [a.peer, b.peer];
     for node in [&mut a, &mut b] {
         let mesh = core::mem::replace(&mut node.mesh, Node::new(9, 1, LONG).mesh);
-        node.mesh = mesh.with_relay_secret(Secret::token(TOKEN), false);
+        node.mesh = mesh.with_relay_token(TOKEN.into(), false);
         node.mesh.use_relays(node.now(), relay.relays().addresses);
         node.mesh.admit(epoch(1), &KEY, ids.to_vec());
     }

@@ -103,7 +103,8 @@ fn secret() -> Secret {
 
 /// Two ends of the same epoch.
 fn handshakes() -> (DialerHandshake, AcceptorHandshake) {
-    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
+    let target =
+        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
     let dialler = Identity::new(PeerId(1), RunId(0));
     let acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     (DialerHandshake::new(dialler, target, secret(), Nonce([1; 32])), acceptor)

@@ -215,10 +215,7 @@ fn while_tokens_are_replaced_all_are_accepted_and_the_first_is_proven() {
     let dialler = || DialerHandshake::new(me, DialTarget::master(), both_tokens(), Nonce([1; 32]));
     assert!(matches!(carry(dialler(), master(), Ok(Secret::token("new")), 9).dialler, Ok(Some(_))));
     assert_eq!(carry(dialler(), master(), Ok(Secret::token("old")), 9), both(HandshakeError::BadToken));
-    assert_eq!(
-        carry(peer_dialer("older"), master(), Ok(both_tokens()), 9),
-        both(HandshakeError::BadToken)
-    );
+    assert_eq!(carry(peer_dialer("older"), master(), Ok(both_tokens()), 9), both(HandshakeError::BadToken));
 }
 
 #[test]

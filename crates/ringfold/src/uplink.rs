@@ -4,8 +4,9 @@ use crate::control::ControlConnection;
 use core::mem;
 use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::poller::{Poller, Token};
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
@@ -19,7 +20,7 @@ pub(crate) struct Uplink {
     addresses: Vec<SocketAddr>,
     /// The master's address as the user wrote it.
     name: String,
-    secret: Secret,
+    token: JoinToken,
     me: PeerId,
     run: RunId,
     poller: Arc<Poller>,
@@ -57,14 +58,14 @@ impl Uplink {
     pub(crate) fn new(
         name: &str,
         addresses: Vec<SocketAddr>,
-        token: &str,
+        token: JoinToken,
         me: PeerId,
         poller: &Arc<Poller>,
     ) -> Self {
         Self {
             addresses,
             name: name.to_owned(),
-            secret: Secret::token(token),
+            token,
             me,
             run: RunId(0),
             poller: poller.clone(),
@@ -112,7 +113,7 @@ impl Uplink {
         let credentials = Credentials {
             identity: Identity::new(self.me, self.run),
             target: DialTarget::master(),
-            secret: self.secret.clone(),
+            secret: self.token.secret(),
         };
         let addresses = self.addresses.iter().copied();
         let dialer = Dialer::new(now, addresses, credentials, DialTiming::default(), &self.poller);
@@ -216,6 +217,7 @@ mod tests {
     use ringfold_fabric::clock::Clock;
     use ringfold_fabric::listener::Listener;
     use ringfold_fabric::poller::Readiness;
+    use ringfold_proto::handshake::Secret;
     use ringfold_proto::hello::Hello;
     use std::io::Write;
     use std::net::TcpListener;
@@ -232,7 +234,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
             stream
         });
-        let mut uplink = Uplink::new("master", addresses, "", PeerId(1), &poller);
+        let mut uplink = Uplink::new("master", addresses, "".into(), PeerId(1), &poller);
         let (clock, mut ready) = (Clock::start(), Readiness::default());
         let end = Instant::now() + Duration::from_secs(30);
         uplink.dial(clock.now());

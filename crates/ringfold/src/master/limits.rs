@@ -30,3 +30,6 @@ pub(super) const TOUR_REPORT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of groups whose last ring is remembered.
 pub(super) const TOURS_REMEMBERED_MAX: usize = 64;
+
+/// How often the certificates of connected peers are compared with a revocation list that may have changed.
+pub(super) const CERTIFICATES_EVERY: Duration = Duration::from_secs(1);

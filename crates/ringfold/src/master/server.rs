@@ -8,11 +8,13 @@ use super::report::report;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
+use ringfold_fabric::tls::Security;
 use ringfold_proto::cause::Removal;
-use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
+use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
@@ -34,7 +36,10 @@ pub(super) struct Server {
     clock: Clock,
     poller: Arc<Poller>,
     listener: Listener,
-    secret: Secret,
+    token: JoinToken,
+    security: Arc<Security>,
+    /// The version of the certificates and the revocation list that all connections were checked with.
+    certificates: u64,
     machine: Machine,
     peers: BTreeMap<ConnId, PeerConnection>,
     conns: HashMap<Token, ConnId>,
@@ -55,11 +60,14 @@ pub(super) struct Server {
 impl Server {
     pub fn new(plan: &MasterBuilder, poller: Arc<Poller>, listener: Listener) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
+        let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
         let (timing, tuning) = (plan.timing, plan.tuning);
         Ok(Self {
             clock: Clock::start(),
             listener,
-            secret: plan.secret(),
+            token: plan.token.clone(),
+            certificates: security.version(),
+            security,
             peers: BTreeMap::new(),
             conns: HashMap::new(),
             last_conn: ConnId(0),
@@ -110,16 +118,15 @@ impl Server {
         if !self.unread.is_empty() {
             return Duration::ZERO;
         }
+        // Certificates may be revoked.
+        let sleep_max =
+            if self.security.has_certificates() { limits::CERTIFICATES_EVERY } else { limits::SLEEP_MAX };
         let deadlines = [
             self.machine.poll_timeout(),
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
         ];
-        deadlines
-            .into_iter()
-            .flatten()
-            .min()
-            .map_or(limits::SLEEP_MAX, |at| at.since(now).min(limits::SLEEP_MAX))
+        deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
 
     /// Something can be done with a connection.
@@ -128,10 +135,10 @@ impl Server {
             self.unsent.insert(conn);
             return self.receive(now, conn);
         }
-        let (is_full, secret) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.secret);
+        let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
-            Purpose::Control => Ok(secret.clone()),
+            Purpose::Control => Ok(join_token.secret()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -147,8 +154,23 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "no join message in time".into());
         }
+        self.dismiss_revoked(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
+        }
+    }
+
+    /// Closes the connections of peers whose certificate was revoked since they connected.
+    fn dismiss_revoked(&mut self, now: Time) {
+        let version = self.security.version();
+        if core::mem::replace(&mut self.certificates, version) == version {
+            return;
+        }
+        let identity = |peer: &PeerConnection| peer.control.connection.peer_identity();
+        let is_revoked = |peer: &PeerConnection| identity(peer) == Some(Err(CertificateProblem::Revoked));
+        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(peer)).map(|(conn, _)| *conn);
+        for conn in revoked.collect::<Vec<_>>() {
+            self.dismiss(now, conn, "its certificate was revoked".into());
         }
     }
 

@@ -9,8 +9,8 @@ use std::net::Shutdown;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn security() -> Security {
-    Security::new(Encryption::default()).unwrap()
+fn security() -> Arc<Security> {
+    Arc::new(Security::new(Encryption::default()).unwrap())
 }
 
 fn endpoint() -> QuicEndpoint {

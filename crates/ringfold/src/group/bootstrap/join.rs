@@ -10,7 +10,7 @@ use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::dialer::{Credentials, DialError, DialTiming, Dialed, dial_while};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::segment::Ticket;
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::RunId;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -122,7 +122,7 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     let credentials = Credentials {
         identity: Identity::new(local.member.peer, RunId(0)),
         target: DialTarget::rank_0(),
-        secret: Secret::token(&format!("{}{}", to.secret, local.token)),
+        secret: local.token.secret_after(&to.secret),
     };
     let timing =
         DialTiming { head_start: HEAD_START, answer_max: local.deadline.saturating_duration_since(begun) };
