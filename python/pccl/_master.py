@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 
 from ringfold import _native
@@ -15,7 +16,9 @@ class MasterNode:
     """A master. It accepts and coordinates peers; their data does not pass through it.
 
     ``listen_address`` is ``"host:port"``; port 0 means any free port (see :attr:`address`). ``token`` is the token that peers
-    need to join (default: ``PCCL_JOIN_TOKEN``).
+    need to join (default: ``PCCL_JOIN_TOKEN``). ``tls`` are the paths of the certificates of the run: CA, certificate, key and,
+    if there is one, revocation list (default: ``RINGFOLD_TLS_CA``, ``RINGFOLD_TLS_CERT``, ``RINGFOLD_TLS_KEY`` and
+    ``RINGFOLD_TLS_REVOKED``).
 
     ``run()`` serves on a native thread. A script that only calls ``run()`` serves until Ctrl-C: the end of the script, and
     the destructor, wait until the master is interrupted. An exception that ends the script also ends the master. As a
@@ -26,8 +29,14 @@ class MasterNode:
         True
     """
 
-    def __init__(self, listen_address: str = "0.0.0.0:48148", *, token: str | None = None) -> None:
-        self._native = _native.Master(listen_address, token)
+    def __init__(
+        self,
+        listen_address: str = "0.0.0.0:48148",
+        *,
+        token: str | None = None,
+        tls: Sequence[str] | None = None,
+    ) -> None:
+        self._native = _native.Master(listen_address, token, None if tls is None else list(tls))
         self._runs = False
         self._process = os.getpid()
 

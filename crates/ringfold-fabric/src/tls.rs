@@ -14,6 +14,7 @@ mod session;
 
 pub(crate) use certificates::TrustedRun;
 pub use certificates::{PeerIdentity, TlsFiles};
+pub use ringfold_proto::handshake::Role;
 pub(crate) use security::TlsConfigs;
 pub(crate) use security::{BINDING_LABEL, peer_of};
 pub use security::{Encryption, Security, SecurityError, insecure_by_environment};

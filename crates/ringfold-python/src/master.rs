@@ -3,8 +3,8 @@
 use crate::call::{try_detached, wait_interruptible};
 use crate::fork_guard::ForkGuard;
 use pyo3::prelude::*;
-use ringfold_bindings::join_token;
 use ringfold_bindings::result::{ApiCall, CallError};
+use ringfold_bindings::{join_token, tls_files};
 
 /// A master, which serves from a thread of its own.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -16,12 +16,20 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    fn new(py: Python<'_>, address: String, token: Option<String>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        address: String,
+        token: Option<String>,
+        tls: Option<Vec<String>>,
+    ) -> PyResult<Self> {
         try_detached(py, || -> Result<_, CallError> {
-            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
+            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;
             let mut builder = ringfold::Master::builder().listen(address);
             if let Some(token) = token {
                 builder = builder.token(token);
+            }
+            if let Some(paths) = tls {
+                builder = builder.tls(tls_files::from_paths(&paths)?);
             }
             Ok(Self { master: ForkGuard::new(builder.build()) })
         })
