@@ -61,6 +61,12 @@ impl Rejection {
         self.is_about_secret() || is_refused && !self.retryable
     }
 
+    /// Whether one end refuses the certificate of the other.
+    pub fn is_about_certificate(&self) -> bool {
+        use HandshakeError::{Certificate, Rejected};
+        matches!(self.error, Some(Certificate(_) | Rejected(ConnectionRejection::Certificate(_))))
+    }
+
     /// Whether the two ends know different secrets.
     pub fn is_about_secret(&self) -> bool {
         use HandshakeError::{BadToken, Impostor, TokenMissing, TokenUnexpected};

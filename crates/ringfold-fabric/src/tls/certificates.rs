@@ -225,6 +225,7 @@ impl TrustedRun {
         let name = name_of(leaf).filter(|name| name_of(identity).as_ref() == Some(name)).ok_or(Invalid)?;
         let found = PeerIdentity::parse(&name).ok_or(Invalid)?;
         if self.revoked.contains(&found.name) || self.revoked.contains(&fingerprint_of(identity)) {
+            tracing::warn!("the certificate of {found} was revoked");
             return Err(Revoked);
         }
         Ok(found)

@@ -178,6 +178,9 @@ impl Server {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
                 Outcome::Established(established, connection, from) => {
+                    if let Some(Ok(identity)) = connection.peer_identity() {
+                        tracing::info!(target: "ringfold::master", "{from} has the certificate of {identity}");
+                    }
                     self.add(now, PeerConnection::new(connection, from), established);
                 }
                 Outcome::Rejected(from, rejection) => {

@@ -251,7 +251,8 @@ impl Host<'_> {
                 }
                 Outcome::Rejected(from, rejection) => {
                     tracing::debug!("rejected connection from {from}: {rejection}");
-                    self.has_seen_strangers |= rejection.is_about_secret();
+                    self.has_seen_strangers |=
+                        rejection.is_about_secret() || rejection.is_about_certificate();
                 }
             }
         }
@@ -260,8 +261,11 @@ impl Host<'_> {
     fn missing(&self, at: &Bootstrap) -> Error {
         let missing: Vec<_> =
             (1..self.local.world as u16).filter(|rank| !self.joined.contains_key(rank)).collect();
-        let hint =
-            if self.has_seen_strangers { "; a connection with another token was rejected" } else { "" };
+        let hint = if self.has_seen_strangers {
+            "; a connection with another token or certificate was rejected"
+        } else {
+            ""
+        };
         Error::BootstrapFailed(format!("timed out waiting for {} at {at}{hint}", ranks(&missing)))
     }
 

@@ -8,6 +8,7 @@ use crate::group::address_exchange::AddressExchange;
 use crate::group::bootstrap_listener::Announcement;
 use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::dialer::{Credentials, DialError, DialTiming, Dialed, dial_while};
+use ringfold_fabric::handshake::Rejection;
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::segment::Ticket;
 use ringfold_proto::handshake::{DialTarget, Identity};
@@ -150,12 +151,17 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     });
     match dialed {
         Err(JoinError::Dial(error))
-            if to.is_certain && error.failures.iter().any(|(_, rejection)| rejection.is_about_secret()) =>
+            if to.is_certain && error.failures.iter().any(|(_, rejection)| is_hopeless(rejection)) =>
         {
             Err(failed(error.to_string()))
         }
         dialed => dialed,
     }
+}
+
+/// Whether rank 0 and this rank belong to different groups.
+fn is_hopeless(rejection: &Rejection) -> bool {
+    rejection.is_about_secret() || rejection.is_about_certificate()
 }
 
 /// Waits for a message of rank 0.
