@@ -38,7 +38,10 @@
  *   PCCL_JOIN_TOKEN       (Ringfold) the join token of the run, for pcclCreateMaster, which then accepts only peers
  *                         with this token, and for pcclCreateCommunicator. Empty is the same as unset.
  *   PCCL_JOIN_TOKEN_FILE  (Ringfold) the file with the token; surrounding white space is ignored. PCCL_JOIN_TOKEN
- *                         takes precedence.
+ *                         takes precedence. Several lines are several tokens: the first is used, a master accepts
+ *                         all. The file is read again when it changes.
+ *   RINGFOLD_TLS_CA, RINGFOLD_TLS_CERT, RINGFOLD_TLS_KEY, RINGFOLD_TLS_REVOKED
+ *                         (Ringfold) the files with certificates of the run; see pcclSetTls, which takes precedence.
  *   RINGFOLD_MAX_UPLOAD, RINGFOLD_MAX_DOWNLOAD
  *                         (Ringfold) caps on the bandwidth of this process to and from other hosts, such as 50mbit or
  *                         10MiB/s; at least 1mbit. pcclCreateCommunicator fails if one is invalid.
@@ -507,6 +510,18 @@ PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicat
 /* ------------------------------------------------------------------------------------------------------ */
 /* Masters.                                                                                                */
 /* ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * (Ringfold) Sets the files with certificates of the run, made by `ringfold keys`, for masters and communicators that are
+ * created from now on: the CA of the run, the certificate of this process and its private key, and the revocation list,
+ * which may be null. All connections are then encrypted, both ends must have certificates of the run, and no token is
+ * needed. The files are read again when they change. If all are null, the environment decides again. Needs no pcclInit.
+ *
+ *   pcclInvalidArgument         some are null, or not UTF-8. What is wrong with the files, pcclCreateCommunicator
+ *                               and pcclRunMaster report
+ */
+PCCL_EXPORT pcclResult_t pcclSetTls(const char *PCCL_NULLABLE ca_path, const char *PCCL_NULLABLE certificate_path,
+                                    const char *PCCL_NULLABLE key_path, const char *PCCL_NULLABLE revoked_path);
 
 /*
  * Creates a master and binds it to this address, so that pcclGetMasterAddress returns its port. Peers that connect

@@ -33,7 +33,9 @@ class Communicator:
     to each neighbour on another host (0: the default).
 
     ``name`` is the name of this peer in errors (default: host and process id). ``token`` is the join token of the master
-    (default: ``PCCL_JOIN_TOKEN``, or the file named by ``PCCL_JOIN_TOKEN_FILE``). ``listen_ports`` is the port, or the first
+    (default: ``PCCL_JOIN_TOKEN``, or the file named by ``PCCL_JOIN_TOKEN_FILE``). ``tls`` are the paths of the certificates of
+    the run: CA, certificate, key and, if there is one, revocation list (default: ``RINGFOLD_TLS_CA``, ``RINGFOLD_TLS_CERT``,
+    ``RINGFOLD_TLS_KEY`` and ``RINGFOLD_TLS_REVOKED``). ``listen_ports`` is the port, or the first
     and last of a range, to listen on (default: any free one); ``bind`` the local address to listen on; ``advertise`` the
     address or addresses that other peers dial, if not the one that the master sees; ``site`` a number that nearby peers
     share; ``connect_timeout`` the timeout of ``connect`` in seconds. ``max_upload`` and ``max_download`` cap the bandwidth to
@@ -70,6 +72,7 @@ class Communicator:
         *,
         name: str | None = None,
         token: str | None = None,
+        tls: Sequence[str] | None = None,
         listen_ports: int | tuple[int, int] | None = None,
         bind: str | None = None,
         advertise: str | Sequence[str] = (),
@@ -97,6 +100,7 @@ class Communicator:
             max_upload,
             max_download,
             volunteer_relay,
+            None if tls is None else list(tls),
         )
         _living.add(self)
 

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -16,7 +17,12 @@ class MasterNode:
     """A master. It accepts and coordinates peers; their data does not pass through it.
 
     ``listen_address`` is ``"host:port"``; port 0 means any free port (see :attr:`address`). ``token`` is the token that peers
-    need to join (default: ``PCCL_JOIN_TOKEN``).
+    need to join (default: ``PCCL_JOIN_TOKEN``). ``tls`` are the paths of the certificates of the run: CA, certificate, key and,
+    if there is one, revocation list (default: ``RINGFOLD_TLS_CA``, ``RINGFOLD_TLS_CERT``, ``RINGFOLD_TLS_KEY`` and
+    ``RINGFOLD_TLS_REVOKED``).
+
+    ``masters`` are the addresses of all masters of the run, this one included, in the same order everywhere. One is active, the
+    others stand by and take over.
 
     When all peers that held the shared state were lost, and come back from checkpoints, ``recover`` decides which state the
     run continues from: ``"newest"``, ``"majority"`` or ``"manual"`` (default: ``RINGFOLD_RECOVER``, or ``"newest"``). The
@@ -38,11 +44,21 @@ class MasterNode:
         listen_address: str = "0.0.0.0:48148",
         *,
         token: str | None = None,
+        tls: Sequence[str] | None = None,
+        masters: Sequence[str] | None = None,
         recover: Literal["newest", "majority", "manual"] | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,
     ) -> None:
-        self._native = _native.Master(listen_address, token, recover, recover_after, recover_min)
+        self._native = _native.Master(
+            listen_address,
+            token,
+            None if tls is None else list(tls),
+            None if masters is None else list(masters),
+            recover,
+            recover_after,
+            recover_min,
+        )
         self._runs = False
         self._process = os.getpid()
 

@@ -66,6 +66,7 @@ class Communicator:
         max_upload: str | None,
         max_download: str | None,
         volunteer_relay: bool | None,
+        tls: Sequence[str] | None,
     ) -> Communicator: ...
     @property
     def name(self) -> str: ...
@@ -96,6 +97,8 @@ class Master:
         cls,
         address: str,
         token: str | None = None,
+        tls: list[str] | None = None,
+        masters: list[str] | None = None,
         recover: str | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,
@@ -141,6 +144,7 @@ class Group:
         connect_timeout: float,
         restores: bool = False,
         media: str = "auto",
+        tls: Sequence[str] | None = None,
     ) -> Group: ...
     @property
     def rank(self) -> int: ...

@@ -17,7 +17,7 @@ from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
 from torchcomms._device import Device, is_capturing, synchronize_devices
 from torchcomms._dtypes import SUM, U8
-from torchcomms._hints import check_call_hints, media_of, tag_of
+from torchcomms._hints import check_call_hints, media_of, tag_of, tls_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
 from torchcomms._staging import CallQueue, QueuedCall, staged
@@ -316,6 +316,7 @@ class Engine:
                 connect_timeout=self._timeout if timeout is None else timeout,
                 restores=self._options.enable_reconfigure,
                 media=media_of(self._options.hints),
+                tls=tls_of(self._options.hints),
             )
         except GroupError as error:
             self._why_no_group = f"the last reconfigure() failed: {error}"
@@ -425,6 +426,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
             connect_timeout=timeout,
             restores=False,
             media=media_of(options.hints),
+            tls=tls_of(options.hints),
         )
     finally:
         if exchange is not None:

@@ -17,6 +17,9 @@ MEDIA = "ringfold::media"
 TAG = "ringfold::tag"
 """The tag of sends and receives, a number. A receive takes a send with the same tag."""
 
+TLS = ("ringfold::tls_ca", "ringfold::tls_cert", "ringfold::tls_key")
+"""The paths of the certificates of a group: CA, certificate and key. All or none."""
+
 _OURS = "ringfold::"
 _MEDIA_VALUES = ("auto", "shared", "tcp")
 # With this hint, torch passes all options of a process group as hints.
@@ -33,7 +36,7 @@ def is_known(name: str) -> bool:
     >>> is_known("torchcomm::ncclx::high_priority_stream"), is_known("ringfold::media"), is_known("backend_option")
     (True, True, False)
     """
-    return name in (MEDIA, TAG, _FROM_TORCH) or _is_priority(name)
+    return name in (MEDIA, TAG, _FROM_TORCH, *TLS) or _is_priority(name)
 
 
 def check_hints(hints: Mapping[str, str] | None) -> None:
@@ -46,6 +49,7 @@ def check_hints(hints: Mapping[str, str] | None) -> None:
     tag_of(hints)
     wants_high_priority(hints)
     media_of(hints)
+    tls_of(hints)
     for name in hints:
         _reject_unknown_of_ours(name)
         if not is_known(name) and _FROM_TORCH not in hints:
@@ -101,6 +105,14 @@ def media_of(hints: Mapping[str, str] | None) -> str:
     return media
 
 
+def tls_of(hints: Mapping[str, str] | None) -> list[str] | None:
+    """The paths of certificates; None if the environment decides."""
+    paths = [path for name in TLS if (path := (hints or {}).get(name))]
+    if paths and len(paths) < len(TLS):
+        raise RuntimeError(f"incomplete certificates: the hints {', '.join(TLS)} must all be given")
+    return paths or None
+
+
 def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
     """The stream priority that the hints ask for; None without such a hint."""
     from torchcomms._environment import truth
@@ -117,7 +129,7 @@ def _is_priority(name: str) -> bool:
 
 def _reject_unknown_of_ours(name: str) -> None:
     if name.startswith(_OURS) and not is_known(name):
-        raise RuntimeError(f"unknown hint {name!r}: hints of ringfold are {MEDIA} and {TAG}")
+        raise RuntimeError(f"unknown hint {name!r}: hints of ringfold are {', '.join((MEDIA, TAG, *TLS))}")
 
 
 def _warn(text: str) -> None:

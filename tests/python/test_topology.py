@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -111,6 +113,37 @@ def test_only_peers_with_the_token_are_accepted(monkeypatch: pytest.MonkeyPatch,
             pccl.Communicator(master.address).connect()
     with pccl.MasterNode("127.0.0.1:0") as master, pccl.Communicator(master.address) as comm:
         comm.connect()
+
+
+def test_only_peers_with_a_certificate_are_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def keys(*arguments: str, at: str = "certs") -> None:
+        command = [sys.executable, "-m", "ringfold", "keys", *arguments]
+        directory = ("--out" if arguments[0] == "new" else "--ca", str(tmp_path / at))
+        subprocess.run([*command, *directory], check=True, timeout=60)
+
+    def files(name: str, at: str = "certs") -> list[str]:
+        return [str(tmp_path / at / file) for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
+
+    keys("new", "--run", "a-run")
+    keys("issue", "head", "--role", "master")
+    keys("issue", "alice")
+    keys("new", "--run", "a-run", at="other")
+    keys("issue", "stranger", at="other")
+    with pccl.MasterNode("127.0.0.1:0", tls=files("head")) as master:
+        with pccl.Communicator(master.address, tls=files("alice")) as comm:
+            comm.connect()
+        with pytest.raises(pccl.PCCLError, match="MASTER_CONNECTION_FAILED.*not signed by a CA of this run"):
+            pccl.Communicator(master.address, tls=files("stranger", "other")).connect()
+        with pytest.raises(pccl.PCCLError, match="MASTER_CONNECTION_FAILED.*must be encrypted"):
+            pccl.Communicator(master.address).connect()
+        for variable, path in zip(("CA", "CERT", "KEY"), files("alice")):
+            monkeypatch.setenv(f"RINGFOLD_TLS_{variable}", path)
+        with pccl.Communicator(master.address) as comm:
+            comm.connect()
+    with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*does not belong to"):
+        pccl.Communicator(master.address, tls=[*files("alice")[:2], files("head")[2]])
+    with pytest.raises(pccl.PCCLError, match="invalid tls of 1 paths"):
+        pccl.Communicator(master.address, tls=files("alice")[:1])
 
 
 def test_a_joining_peer_is_pending_for_all_until_the_vote(master: str) -> None:

@@ -11,3 +11,4 @@ pub mod in_flight;
 pub mod join_token;
 pub mod log;
 pub mod result;
+pub mod tls_files;

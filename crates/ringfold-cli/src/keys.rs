@@ -1,15 +1,23 @@
-//! The command that makes secrets.
+//! The command that makes secrets and certificates.
 
 use crate::exit_code::SUCCESS;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
+use ringfold_fabric::tls::PeerIdentity;
+use ringfold_fabric::tls::issue::{Issued, check_name, fingerprint, issue, new_ca};
+use ringfold_proto::handshake::Role;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
+
+/// The files of a CA.
+const CA: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+const REVOKED: &str = "revoked";
 
 /// The arguments of `ringfold keys`.
 #[derive(Args, Debug)]
@@ -29,27 +37,118 @@ enum KeysCommand {
         #[arg(long, value_name = "PATH")]
         out: Option<PathBuf>,
     },
+    /// Make the CA of a run: ca.pem for all machines, and ca.key, which signs certificates and stays here
+    New {
+        /// The name of the run: a-z, 0-9 and -
+        #[arg(long, value_name = "NAME")]
+        run: String,
+        /// The directory to write to; it is created, and must not have a CA
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        out: PathBuf,
+    },
+    /// Make the certificate of a peer or a master: NAME.pem and NAME.key
+    ///
+    /// Give both files and ca.pem to one machine, by --tls-ca, --tls-cert and --tls-key or RINGFOLD_TLS_CA, RINGFOLD_TLS_CERT and
+    /// RINGFOLD_TLS_KEY. Several processes may use one certificate.
+    Issue {
+        /// The name: a-z, 0-9 and -
+        name: String,
+        /// What it may do: peer, observer, admin, or master, which may also act as a peer
+        #[arg(long, value_name = "ROLE", default_value = "peer")]
+        role: Role,
+        /// How long the certificate is valid
+        #[arg(long, value_name = "DAYS", default_value_t = 365)]
+        days: u32,
+        /// The directory with ca.pem and ca.key
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        ca: PathBuf,
+        /// The directory to write to [default: that of the CA]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Replace the files of an earlier certificate. Processes that use them read them again
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Add a certificate to the revocation list of a run
+    ///
+    /// Give the list to the master, by --tls-revoked or RINGFOLD_TLS_REVOKED. It reads the list again when it changes, and disconnects
+    /// peers that are on it.
+    Revoke {
+        /// The name, for all its certificates, or a file with the certificate
+        certificate: String,
+        /// The directory with the list, a file named revoked
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        ca: PathBuf,
+    },
 }
 
 impl KeysArguments {
     /// Makes what was asked for, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        let KeysCommand::Token { out } = &self.command;
-        let token = token()?;
-        match out {
-            None => println!("{token}"),
-            Some(path) => {
-                let mut file = OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(path)
-                    .with_context(|| format!("cannot create {}", path.display()))?;
-                writeln!(file, "{token}").with_context(|| format!("cannot write {}", path.display()))?;
+        match &self.command {
+            KeysCommand::Token { out: None } => println!("{}", token()?),
+            KeysCommand::Token { out: Some(path) } => create(path, 0o600, &format!("{}\n", token()?))?,
+            KeysCommand::New { run, out } => {
+                let Issued { certificate, key } = new_ca(run).map_err(|error| anyhow!(error))?;
+                std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+                create(&out.join(CA_KEY), 0o600, &key)?;
+                create(&out.join(CA), 0o644, &certificate)?;
             }
+            KeysCommand::Issue { name, role, days, ca, out, replace } => {
+                let authority = Issued { certificate: read(&ca.join(CA))?, key: read(&ca.join(CA_KEY))? };
+                let identity = PeerIdentity { name: name.clone(), role: *role };
+                let issued = issue(&authority, &identity, *days).map_err(|error| anyhow!(error))?;
+                let out = out.as_ref().unwrap_or(ca);
+                let write = if *replace { replace_file } else { create };
+                write(&out.join(format!("{name}.key")), 0o600, &issued.key)?;
+                write(&out.join(format!("{name}.pem")), 0o644, &issued.certificate)?;
+            }
+            KeysCommand::Revoke { certificate, ca } => revoke(certificate, &ca.join(REVOKED))?,
         }
         Ok(SUCCESS)
     }
+}
+
+/// Adds a line to a revocation list. A name stays revoked for ever, a file is revoked by its fingerprint.
+fn revoke(certificate: &str, list: &Path) -> Result<()> {
+    let line = if Path::new(certificate).is_file() {
+        let found =
+            fingerprint(&read(Path::new(certificate))?).map_err(|error| anyhow!("{certificate}: {error}"))?;
+        format!("{found} # {certificate}\n")
+    } else {
+        check_name("name", certificate).map_err(|error| anyhow!(error))?;
+        format!("{certificate}\n")
+    };
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(list)
+        .with_context(|| format!("cannot open {}", list.display()))?;
+    file.write_all(line.as_bytes()).with_context(|| format!("cannot write {}", list.display()))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Writes a file that must not exist.
+fn create(path: &Path, mode: u32, text: &str) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Replaces a file at once: its readers see the old one or the new one.
+fn replace_file(path: &Path, mode: u32, text: &str) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let next = PathBuf::from(name);
+    create(&next, mode, text)?;
+    std::fs::rename(&next, path).with_context(|| format!("cannot replace {}", path.display()))
 }
 
 fn token() -> Result<String> {
@@ -79,5 +178,41 @@ mod tests {
         assert_eq!((text.trim().len(), mode & 0o777), (64, 0o600));
         assert!(make().unwrap_err().to_string().contains("cannot create"));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn certificates_are_issued_replaced_and_revoked() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("ringfold-keys-ca-{}", std::process::id()));
+        let run = |command| KeysArguments { command }.run();
+        let new = || run(KeysCommand::New { run: "run-1".into(), out: dir.clone() });
+        let issue = |name: &str, role, replace| {
+            let (name, ca) = (name.to_owned(), dir.clone());
+            run(KeysCommand::Issue { name, role, days: 1, ca, out: None, replace })
+        };
+        let revoke =
+            |certificate: &str| run(KeysCommand::Revoke { certificate: certificate.into(), ca: dir.clone() });
+        assert!(issue("alice", Role::Peer, false).unwrap_err().to_string().contains("cannot read"));
+        new().unwrap();
+        assert!(new().unwrap_err().to_string().contains("cannot create"));
+        issue("alice", Role::Peer, false).unwrap();
+        let first = std::fs::read_to_string(dir.join("alice.pem")).unwrap();
+        assert!(issue("alice", Role::Peer, false).is_err() && issue("Alice", Role::Peer, false).is_err());
+        issue("alice", Role::Master, true).unwrap();
+        assert_ne!(first, std::fs::read_to_string(dir.join("alice.pem")).unwrap());
+        for key in ["ca.key", "alice.key"] {
+            assert_eq!(std::fs::metadata(dir.join(key)).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "nothing else is left");
+        let file = |name: &str| dir.join(name);
+        let files = ringfold::TlsFiles::new(file("ca.pem"), file("alice.pem"), file("alice.key"));
+        let start =
+            || ringfold_fabric::tls::Security::with_certificates(files.clone().revoked(file("revoked")));
+        revoke("bob").unwrap();
+        assert!(start().is_ok());
+        revoke(file("alice.pem").to_str().unwrap()).unwrap();
+        assert!(start().unwrap_err().to_string().contains("was revoked"));
+        assert!(revoke("no such file").is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

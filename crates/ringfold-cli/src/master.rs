@@ -5,7 +5,7 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, Recover, TuningFile};
+use ringfold::{JoinToken, MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, Recover, TuningFile};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,10 +18,12 @@ pub struct MasterArguments {
     /// The address to listen on, HOST:PORT or HOST; may be repeated [default: all addresses, port 48148]
     #[arg(long, visible_alias = "listen-address", value_name = "ADDR")]
     listen: Vec<String>,
-    /// The file with the token that peers need to join [default: PCCL_JOIN_TOKEN, or the file named by
-    /// PCCL_JOIN_TOKEN_FILE]
+    /// The file with the token that peers need to join; several lines are several tokens, of which all are accepted
+    /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: serving::TlsArguments,
     /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
     #[arg(long)]
     insecure: bool,
@@ -70,7 +72,7 @@ impl MasterArguments {
         log::start(self.log);
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
-        let master = Arc::new(self.start(token.as_deref())?);
+        let master = Arc::new(self.start(token)?);
         self.announce(&master.addresses())?;
         let interrupted = master.clone();
         serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
@@ -78,7 +80,7 @@ impl MasterArguments {
         Ok(SUCCESS)
     }
 
-    fn start(&self, token: Option<&str>) -> Result<Master> {
+    fn start(&self, token: Option<JoinToken>) -> Result<Master> {
         let mut builder = Master::builder();
         for text in &self.listen {
             builder = builder.listen(serving::with_port(text, MASTER_PORT));
@@ -96,6 +98,9 @@ impl MasterArguments {
         }
         if let Some(token) = token {
             builder = builder.token(token);
+        }
+        if let Some(files) = self.tls.files()? {
+            builder = builder.tls(files);
         }
         if self.insecure {
             builder = builder.insecure(true);

@@ -5,7 +5,7 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{RELAY_PORT, Relay};
+use ringfold::{JoinToken, RELAY_PORT, Relay};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl RelayArguments {
         log::start(self.log);
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
-        let relay = Arc::new(self.start(token.as_deref())?);
+        let relay = Arc::new(self.start(token)?);
         let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
         serving::print_line(&format!("{LISTENING}{}", texts.join(", ")))?;
         let interrupted = relay.clone();
@@ -54,7 +54,7 @@ impl RelayArguments {
         Ok(SUCCESS)
     }
 
-    fn start(&self, token: Option<&str>) -> Result<Relay> {
+    fn start(&self, token: Option<JoinToken>) -> Result<Relay> {
         let mut builder = Relay::builder();
         for text in &self.bind {
             builder = builder.listen(serving::with_port(text, RELAY_PORT));

@@ -1,19 +1,52 @@
-//! What the commands that serve until a signal have in common: the token, addresses, the end.
+//! What the commands that serve until a signal have in common: the token, certificates, addresses, the end.
 
 use crate::signals::Signals;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ringfold::{JoinToken, TlsFiles};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
-const TOKEN_BYTES_MAX: u64 = 4096;
-
 /// The join token from a file, or else from the environment.
-pub(crate) fn join_token(file: Option<&Path>) -> Result<Option<String>> {
+pub(crate) fn join_token(file: Option<&Path>) -> Result<Option<JoinToken>> {
     match file {
-        Some(path) => read_token(path).map(Some),
+        Some(path) => Ok(Some(JoinToken::from_file(path)?)),
         None => ringfold_bindings::join_token::read_environment().map_err(|failure| anyhow!(failure.text)),
+    }
+}
+
+/// The files with the certificates of a run.
+#[derive(Args, Debug, Default)]
+pub(crate) struct TlsArguments {
+    /// The file with the CA of the run, made by `ringfold keys new` [default: RINGFOLD_TLS_CA]
+    #[arg(long, value_name = "PATH")]
+    tls_ca: Option<PathBuf>,
+    /// The file with the certificate of this process, made by `ringfold keys issue` [default: RINGFOLD_TLS_CERT]
+    #[arg(long, value_name = "PATH")]
+    tls_cert: Option<PathBuf>,
+    /// The file with its private key [default: RINGFOLD_TLS_KEY]
+    #[arg(long, value_name = "PATH")]
+    tls_key: Option<PathBuf>,
+    /// The file with revoked certificates, written by `ringfold keys revoke` [default: RINGFOLD_TLS_REVOKED]
+    #[arg(long, visible_alias = "revoked", value_name = "PATH")]
+    tls_revoked: Option<PathBuf>,
+}
+
+impl TlsArguments {
+    /// The files that were given. What is missing is taken from the environment.
+    pub(crate) fn files(&self) -> Result<Option<TlsFiles>> {
+        let given = |path: &Option<PathBuf>, variable| {
+            path.clone().or_else(|| std::env::var_os(variable).filter(|v| !v.is_empty()).map(Into::into))
+        };
+        TlsFiles::from_parts(
+            given(&self.tls_ca, "RINGFOLD_TLS_CA"),
+            given(&self.tls_cert, "RINGFOLD_TLS_CERT"),
+            given(&self.tls_key, "RINGFOLD_TLS_KEY"),
+            given(&self.tls_revoked, "RINGFOLD_TLS_REVOKED"),
+        )
+        .map_err(|error| anyhow!(error))
     }
 }
 
@@ -52,28 +85,6 @@ pub(crate) fn with_port(text: &str, port: u16) -> String {
     }
 }
 
-fn read_token(path: &Path) -> Result<String> {
-    let open = || format!("cannot read the token from {}", path.display());
-    let file = std::fs::File::open(path).with_context(open)?;
-    warn_if_readable_by_others(path, &file);
-    let mut text = String::new();
-    file.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).with_context(open)?;
-    if text.len() as u64 > TOKEN_BYTES_MAX {
-        bail!("invalid token in {}: longer than {TOKEN_BYTES_MAX} bytes", path.display());
-    }
-    match text.trim() {
-        "" => bail!("no token in {}: the file is empty", path.display()),
-        token => Ok(token.to_owned()),
-    }
-}
-
-fn warn_if_readable_by_others(path: &Path, file: &std::fs::File) {
-    use std::os::unix::fs::PermissionsExt;
-    if file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o077 != 0) {
-        tracing::warn!("other users of this machine can read the token in {}: run chmod 600", path.display());
-    }
-}
-
 /// Blocks until the parent closes our standard input or dies.
 pub(crate) fn wait_for_end_of_stdin() {
     let mut buffer = [0; 256];
@@ -98,18 +109,5 @@ mod tests {
         assert_eq!(with_port("[::1]", 48148), "[::1]:48148");
         assert_eq!(with_port("[::1]:0", 48148), "[::1]:0");
         assert_eq!(with_port("localhost:99", 48148), "localhost:99");
-    }
-
-    #[test]
-    fn a_file_without_a_token_is_an_error() {
-        let path = std::env::temp_dir().join(format!("ringfold-token-{}", std::process::id()));
-        for (text, expected) in [("", None), (" \n", None), ("secret\n", Some("secret"))] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(read_token(&path).ok().as_deref(), expected);
-        }
-        std::fs::write(&path, "x".repeat(5000)).unwrap();
-        assert!(read_token(&path).is_err());
-        std::fs::remove_file(&path).unwrap();
-        assert!(read_token(&path).unwrap_err().to_string().contains("ringfold-token"));
     }
 }

@@ -10,12 +10,13 @@ use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
 use crate::quic::QuicState;
+use crate::tls::PeerIdentity;
 use crate::traffic::Direction;
 use crate::transport::Transport;
 use core::time::Duration;
 use pause::Pause;
 use ringfold_plan::medium::Ticket;
-use ringfold_proto::handshake::Binding;
+use ringfold_proto::handshake::{Binding, CertificateProblem};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
@@ -150,6 +151,11 @@ impl Connection {
     /// The other end has authenticated: from now on its bytes are on its account, and the caps hold.
     pub(crate) fn identify(&self, peer: PeerId, purpose: Purpose) {
         self.transport.identify(peer, purpose, self.is_local());
+    }
+
+    /// Who the other end of a TLS connection is, as its certificate says, checked as of now; none if this end uses no certificates.
+    pub fn peer_identity(&self) -> Option<Result<PeerIdentity, CertificateProblem>> {
+        self.poller.security().ok()?.check(&self.transport.peer_certificates()?)
     }
 
     /// What the protocol below proves of the other end, once something has come through it; none without encryption.

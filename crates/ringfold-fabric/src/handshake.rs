@@ -61,6 +61,12 @@ impl Rejection {
         self.is_about_secret() || is_refused && !self.retryable
     }
 
+    /// Whether one end refuses the certificate of the other.
+    pub fn is_about_certificate(&self) -> bool {
+        use HandshakeError::{Certificate, Rejected};
+        matches!(self.error, Some(Certificate(_) | Rejected(ConnectionRejection::Certificate(_))))
+    }
+
     /// Whether the two ends know different secrets.
     pub fn is_about_secret(&self) -> bool {
         use HandshakeError::{BadToken, Impostor, TokenMissing, TokenUnexpected};
@@ -72,6 +78,11 @@ impl From<HandshakeError> for Rejection {
     fn from(error: HandshakeError) -> Self {
         Self { reason: error.to_string(), retryable: error.is_retryable(), error: Some(error) }
     }
+}
+
+/// What this end refuses in the session below the handshake.
+fn refusal(error: &io::Error) -> Option<HandshakeError> {
+    error.get_ref()?.downcast_ref().copied()
 }
 
 /// For dialers, which never ask.
@@ -222,6 +233,7 @@ impl Handshake {
                 Ok(Some(established))
             }
             (Err(error), _) => Err(error.into()),
+            (Ok(None), Err(error)) if let Some(refused) = refusal(&error) => Err(refused.into()),
             (Ok(None), Err(error)) if !self.has_answered => {
                 Err(Rejection::retryable(self.broken.as_ref().unwrap_or(&error)))
             }

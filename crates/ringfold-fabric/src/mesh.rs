@@ -17,6 +17,7 @@ pub use visit::VisitDialer;
 
 use crate::connection::{BlockingConnection, Connection};
 use crate::dialer::{Backoff, Credentials};
+use crate::join_token::JoinToken;
 use crate::limits;
 use crate::link::Link;
 use crate::listener::{Listener, Outcome};
@@ -289,7 +290,7 @@ impl Mesh {
     /// A socket is ready. Returns whether it belongs to this mesh.
     pub fn handle_ready(&mut self, now: Time, token: Token) -> bool {
         let identity = self.identity();
-        let relay = self.volunteers.then_some(&self.relays.secret);
+        let relay = self.volunteers.then_some(&self.relays.token);
         let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted, relay };
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
@@ -523,8 +524,8 @@ struct Secrets<'a> {
     me: PeerId,
     requests: &'a BTreeMap<PeerId, LinkRequest>,
     admitted: &'a VecDeque<AdmittedEpoch>,
-    /// The secret of visitors that use this member as a relay, if it volunteers.
-    relay: Option<&'a Secret>,
+    /// The join token of visitors that use this member as a relay, if it volunteers.
+    relay: Option<&'a JoinToken>,
 }
 
 impl SecretLookup for Secrets<'_> {
@@ -542,7 +543,7 @@ impl SecretLookup for Secrets<'_> {
                 let known = known.filter(|(_, _, members)| members.contains(&peer));
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
-            Purpose::Relay => self.relay.cloned().ok_or(ConnectionRejection::WrongPurpose),
+            Purpose::Relay => self.relay.map(JoinToken::secret).ok_or(ConnectionRejection::WrongPurpose),
             Purpose::Control | Purpose::Masters => Err(ConnectionRejection::WrongPurpose),
         }
     }

@@ -15,7 +15,7 @@ use pauses::Pauses;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
 
 /// The number of a socket in a poller. Never used twice.
@@ -43,7 +43,7 @@ pub struct Poller {
     /// Accounts and caps of its connections.
     network: Arc<Network>,
     /// How its connections are protected.
-    security: OnceLock<Arc<Security>>,
+    security: Mutex<Option<Arc<Security>>>,
     /// Connections that may move nothing until a time.
     pauses: Mutex<Option<Pauses>>,
 }
@@ -111,7 +111,7 @@ impl Poller {
             unreachable_after: AtomicU64::default(),
             checks: Mutex::default(),
             network,
-            security: OnceLock::new(),
+            security: Mutex::new(None),
             pauses: Mutex::new(None),
         };
         poller.set_unreachable_after(limits::unreachable_after());
@@ -125,17 +125,22 @@ impl Poller {
         Ok(poller)
     }
 
-    /// Sets how its connections are protected, once.
+    /// Sets how its connections are protected.
     pub fn with_security(self, security: Arc<Security>) -> Self {
-        let _ = self.security.set(security);
+        self.set_security(security);
         self
+    }
+
+    /// Sets how its new connections are protected.
+    pub fn set_security(&self, security: Arc<Security>) {
+        *self.security.lock() = Some(security);
     }
 
     /// How its connections are protected: if nothing was set, with keys of the whole process.
     pub fn security(&self) -> io::Result<Arc<Security>> {
         static PROCESS: LazyLock<Result<Arc<Security>, String>> =
             LazyLock::new(|| Security::by_default().map(Arc::new).map_err(|error| error.to_string()));
-        match self.security.get() {
+        match &*self.security.lock() {
             Some(security) => Ok(security.clone()),
             None => PROCESS.clone().map_err(io::Error::other),
         }

@@ -23,20 +23,20 @@ pub(crate) use leg::RelayLeg;
 pub use server::{RelayHandle, RelayServer};
 pub(crate) use stand_by::StandBy;
 
+use crate::join_token::JoinToken;
 use ringfold_proto::epoch::RelayAddress;
-use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::PeerId;
 use std::net::SocketAddr;
 use zerocopy::byteorder::little_endian::U128;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The relays of an epoch, and the secret that they require.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The relays of an epoch, and the join token that they require.
+#[derive(Clone, Debug, Default)]
 pub struct Relays {
     /// In the order of preference.
     pub addresses: Vec<RelayAddress>,
     /// The join token.
-    pub secret: Secret,
+    pub token: JoinToken,
 }
 
 impl Relays {
@@ -174,7 +174,7 @@ mod tests {
     fn a_volunteer_is_no_relay_for_its_own_links() {
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let relay = |peer, port| RelayAddress { peer: PeerId(peer), address: at(port) };
-        let relays = Relays { addresses: vec![relay(0, 1), relay(7, 2)], secret: Secret::NONE };
+        let relays = Relays { addresses: vec![relay(0, 1), relay(7, 2)], token: JoinToken::default() };
         let found = |one, other| relays.between(PeerId(one), PeerId(other)).collect::<Vec<_>>();
         assert_eq!(found(5, 6), [at(1), at(2)]);
         assert_eq!(found(7, 6), [at(1)]);

@@ -14,6 +14,7 @@ use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustls::pki_types::CertificateDer;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -160,6 +161,11 @@ impl Transport {
             Some(quic) => quic.binding(),
             None => self.tls.get()?.binding(),
         }
+    }
+
+    /// The certificates of the other end; none without TLS.
+    pub(crate) fn peer_certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
+        self.tls.get()?.peer_certificates()
     }
 
     /// Whether it is encrypted.

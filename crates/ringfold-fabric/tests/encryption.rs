@@ -1,17 +1,19 @@
 //! Somebody on the path between two ends learns nothing, and is noticed if it does anything.
 
-use crate::node::{KEY, LONG, Node, drive, epoch, two_encrypted};
+use crate::node::{KEY, LONG, Node, drive, epoch, two_encrypted, two_with_keys};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::Relays;
-use ringfold_fabric::tls::Security;
+use ringfold_fabric::tls::issue::{Issued, issue, new_ca};
+use ringfold_fabric::tls::{PeerIdentity, Role, Security, TlsFiles};
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::{Hello, Proof, Purpose, Verdict, Welcome};
 use ringfold_proto::id::{PeerId, RunId};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme,
     Stream,
@@ -47,7 +49,10 @@ fn visit(
 
 /// Two nodes that know each other.
 fn pair() -> (Node, Node) {
-    let (mut a, mut b) = two_encrypted(1);
+    acquainted(two_encrypted(1))
+}
+
+fn acquainted((mut a, mut b): (Node, Node)) -> (Node, Node) {
     let ids = vec![a.peer, b.peer];
     for node in [&mut a, &mut b] {
         node.mesh.admit(epoch(1), &KEY, ids.clone());
@@ -209,23 +214,33 @@ impl ServerCertVerifier for Anybody {
 /// Sits between two ends with a session of its own with each, and passes their handshake on. If it has an id, it replaces that of
 /// the dialler.
 fn sit_between(end: SocketAddr, id: Option<PeerId>) -> SocketAddr {
+    let key = rcgen::generate_simple_self_signed(vec!["ringfold".into()]).unwrap();
+    sit_between_with(end, id, &key.signing_key, &[key.cert.der().clone()])
+}
+
+/// The same, with a key and its certificates.
+fn sit_between_with(
+    end: SocketAddr,
+    id: Option<PeerId>,
+    key: &rcgen::KeyPair,
+    chain: &[CertificateDer<'static>],
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let key = rcgen::generate_simple_self_signed(vec!["ringfold".into()]).unwrap();
-    let private = || PrivatePkcs8KeyDer::from(key.signing_key.serialize_der()).into();
+    let private = || PrivatePkcs8KeyDer::from(key.serialize_der()).into();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut server = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![key.cert.der().clone()], private())
+        .with_single_cert(chain.to_vec(), private())
         .unwrap();
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anybody))
-        .with_client_auth_cert(vec![key.cert.der().clone()], private())
+        .with_client_auth_cert(chain.to_vec(), private())
         .unwrap();
     server.alpn_protocols = vec![b"ringfold/1".to_vec()];
     client.alpn_protocols = vec![b"ringfold/1".to_vec()];
@@ -271,4 +286,68 @@ fn nobody_can_sit_in_between() {
         let error = outcome(&mut b, &attempt).unwrap_err().to_string();
         assert!(b.visitors.is_empty() && error.contains("does not belong to its keys"), "{error}");
     }
+}
+
+/// Keys with a certificate of a run.
+fn certified(ca: &Issued, name: &str) -> Security {
+    let dir = std::env::temp_dir().join(format!("ringfold-encryption-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let issued = issue(ca, &PeerIdentity { name: name.into(), role: Role::Peer }, 1).unwrap();
+    let write = |file: &str, text: &str| {
+        std::fs::write(dir.join(file), text).unwrap();
+        dir.join(file)
+    };
+    let files = TlsFiles::new(
+        write("ca", &ca.certificate),
+        write("certificate", &issued.certificate),
+        write("key", &issued.key),
+    );
+    let security = Security::with_certificates(files).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    security
+}
+
+/// A key, and what a process with an identity of a run shows for it.
+fn shown(ca: &Issued, name: &str) -> (rcgen::KeyPair, Vec<CertificateDer<'static>>) {
+    let identity = issue(ca, &PeerIdentity { name: name.into(), role: Role::Peer }, 1).unwrap();
+    let named = || {
+        let name = format!("{name}.peer.ringfold");
+        let mut params = rcgen::CertificateParams::new(vec![name.clone()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+    };
+    let secret = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
+    let issuer = rcgen::Issuer::new(named(), rcgen::KeyPair::try_from(&secret).unwrap());
+    let key = rcgen::KeyPair::generate().unwrap();
+    let leaf = named().signed_by(&key, &issuer).unwrap().into();
+    (key, vec![leaf, CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()])
+}
+
+#[test]
+fn nobody_can_sit_between_two_ends_with_certificates() {
+    let (ca, other) = (new_ca("run").unwrap(), new_ca("run").unwrap());
+    for (stranger, expected) in [
+        (&other, "the certificate of the acceptor was not signed by a CA of this run"),
+        // A member can be dialled, but not as another one.
+        (&ca, "does not belong to its keys"),
+    ] {
+        let (a, mut b) = acquainted(two_with_keys([certified(&ca, "alice"), certified(&ca, "bob")], 1));
+        let (key, chain) = shown(stranger, "mallory");
+        let between = sit_between_with(b.address(), None, &key, &chain);
+        let attempt = visit(&a, b.peer, between, LONG);
+        let error = outcome(&mut b, &attempt).unwrap_err().to_string();
+        assert!(b.visitors.is_empty() && error.contains(expected), "{error}");
+        let attempt = visit(&a, b.peer, b.address(), LONG);
+        assert!(outcome(&mut b, &attempt).is_ok(), "without anybody in between");
+    }
+}
+
+#[test]
+fn members_of_different_runs_do_not_connect() {
+    let (ca, other) = (new_ca("run").unwrap(), new_ca("run").unwrap());
+    let (a, mut b) = acquainted(two_with_keys([certified(&ca, "carol"), certified(&other, "dave")], 1));
+    let attempt = visit(&a, b.peer, b.address(), LONG);
+    let error = outcome(&mut b, &attempt).unwrap_err().to_string();
+    assert!(b.visitors.is_empty() && error.contains("was not signed by a CA of this run"), "{error}");
 }

@@ -11,7 +11,7 @@ use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayAnswer, RelayHandle, RelayRequest, RelayRole, RelayServer, Relays};
 use ringfold_proto::epoch::RelayAddress;
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity, Role, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{ErrorKind, Read, Write};
@@ -34,14 +34,14 @@ impl TestRelay {
         let poller = Arc::new(Poller::new().unwrap());
         let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
         let address = listener.address();
-        let (server, handle) = RelayServer::new(poller, Some(listener), Secret::token(TOKEN));
+        let (server, handle) = RelayServer::new(poller, Some(listener), TOKEN.into());
         let thread = std::thread::spawn(move || server.serve().unwrap());
         Self { address, handle, thread: Some(thread) }
     }
 
     fn relays(&self) -> Relays {
         let relay = RelayAddress { peer: PeerId(0), address: self.address };
-        Relays { addresses: vec![relay], secret: Secret::token(TOKEN) }
+        Relays { addresses: vec![relay], token: TOKEN.into() }
     }
 
     fn joined(&self) -> u64 {
@@ -100,7 +100,7 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     let ids = [a.peer, b.peer];
     for node in [&mut a, &mut b] {
         let mesh = core::mem::replace(&mut node.mesh, Node::new(9, 1, LONG).mesh);
-        node.mesh = mesh.with_relay_secret(Secret::token(TOKEN), false);
+        node.mesh = mesh.with_relay_token(TOKEN.into(), false);
         node.mesh.use_relays(node.now(), relay.relays().addresses);
         node.mesh.admit(epoch(1), &KEY, ids.to_vec());
     }
@@ -194,7 +194,7 @@ fn strangers_and_members_that_are_not_named_get_nothing() {
     assert!(relay.dial(1, "wrong").is_err());
     let identity = Identity::new(PeerId(1), RunId(0));
     for purpose in [Purpose::Data, Purpose::State, Purpose::Control] {
-        let target = DialTarget { purpose, epoch: epoch(1), peer: None };
+        let target = DialTarget { purpose, epoch: epoch(1), peer: None, role: Role::Peer };
         let credentials = Credentials { identity, target, secret: Secret::token(TOKEN) };
         let rejected = dial_blocking(&[relay.address], LONG, &credentials, &Poller::new().unwrap());
         assert!(rejected.unwrap_err().to_string().contains("unsupported purpose"));

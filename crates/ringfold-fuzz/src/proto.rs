@@ -3,11 +3,12 @@
 use crate::Decoder;
 use core::fmt::Debug;
 use ringfold_proto::bounded::Bounded;
+use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{
     ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
 };
-use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Secret};
+use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Role, Secret};
 use ringfold_proto::hello::{Hello, Nonce, Purpose, Status, Verdict, Welcome};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::limits;
@@ -21,6 +22,7 @@ pub const DECODERS: &[Decoder] = &[
     ("handshake", check_handshake),
     ("control_to_master", check_control::<Numbered<ToMaster>>),
     ("control_to_peer", check_control::<Numbered<ToPeer>>),
+    ("control_between_masters", check_control::<MasterMessage>),
     ("link", check_link),
     ("data_header", check_data_header),
 ];
@@ -103,7 +105,8 @@ fn secret() -> Secret {
 
 /// Two ends of the same epoch.
 fn handshakes() -> (DialerHandshake, AcceptorHandshake) {
-    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
+    let target =
+        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
     let dialler = Identity::new(PeerId(1), RunId(0));
     let acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     (DialerHandshake::new(dialler, target, secret(), Nonce([1; 32])), acceptor)

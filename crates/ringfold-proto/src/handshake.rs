@@ -46,9 +46,11 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 mod acceptor;
+mod certificate;
 mod dialer;
 
 pub use acceptor::{AcceptorHandshake, SecretLookup};
+pub use certificate::{CertificateProblem, Role};
 pub use dialer::{DialTarget, DialerHandshake};
 
 use crate::hello::{ConnectionRejection, Features, Hello, Proof, Purpose, Verdict, VersionRange, Welcome};
@@ -77,22 +79,39 @@ impl Identity {
 
 /// The secret that both ends must know: a join token, an epoch's key, or none. It is never printed.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Secret(Vec<u8>);
+pub struct Secret {
+    bytes: Vec<u8>,
+    /// Others that an acceptor accepts, while tokens are replaced.
+    others: Vec<Vec<u8>>,
+}
 
 impl Secret {
-    pub const NONE: Self = Self(Vec::new());
+    pub const NONE: Self = Self { bytes: Vec::new(), others: Vec::new() };
 
     /// A join token. An empty token is no secret.
     pub fn token(token: &str) -> Self {
-        Self(token.as_bytes().to_vec())
+        Self { bytes: token.as_bytes().to_vec(), others: Vec::new() }
+    }
+
+    /// A join token that is being replaced: a dialler proves the first one, an acceptor accepts all. Empty ones are left out.
+    pub fn tokens<'t>(tokens: impl IntoIterator<Item = &'t str>) -> Self {
+        let mut tokens =
+            tokens.into_iter().filter(|token| !token.is_empty()).map(|token| token.as_bytes().to_vec());
+        Self { bytes: tokens.next().unwrap_or_default(), others: tokens.collect() }
     }
 
     pub fn epoch_key(key: &[u8; 32]) -> Self {
-        Self(key.to_vec())
+        Self { bytes: key.to_vec(), others: Vec::new() }
     }
 
     pub fn is_none(&self) -> bool {
-        self.0.is_empty()
+        self.bytes.is_empty()
+    }
+
+    /// Each of the secrets that an acceptor accepts, alone.
+    fn accepted(&self) -> impl Iterator<Item = Self> + '_ {
+        let alone = |bytes: &Vec<u8>| Self { bytes: bytes.clone(), others: Vec::new() };
+        core::iter::once(&self.bytes).chain(&self.others).map(alone)
     }
 }
 
@@ -146,6 +165,9 @@ pub enum HandshakeError {
     /// The other end uses an id that does not belong to its keys.
     #[error("the other end claims to be {claimed}, but has the keys of {owner}")]
     WrongKeys { claimed: PeerId, owner: PeerId },
+    /// The acceptor's certificate does not show that it is who was dialled.
+    #[error("the certificate of the acceptor {0}")]
+    Certificate(CertificateProblem),
     #[error("connection rejected: {0}")]
     Rejected(ConnectionRejection),
     #[error("the other end violated the protocol: {0}")]
@@ -163,7 +185,8 @@ impl HandshakeError {
             | Self::Truncated { .. } => true,
             Self::Rejected(_) | Self::NotRingfold | Self::Version { .. } | Self::WrongRun { .. } => false,
             Self::WrongPeer { .. } | Self::TokenMissing | Self::TokenUnexpected | Self::BadToken => false,
-            Self::NotAMember | Self::Impostor | Self::WrongKeys { .. } | Self::Misbehaved(_) => false,
+            Self::NotAMember | Self::Impostor | Self::WrongKeys { .. } | Self::Certificate(_) => false,
+            Self::Misbehaved(_) => false,
         }
     }
 
@@ -188,11 +211,25 @@ pub struct Binding {
     pub exported: [u8; 32],
     /// The id that belongs to the keys of the other end. It can use no other.
     pub peer: PeerId,
+    /// The role in the certificate of the other end, or what is wrong with it; none if this end uses no certificates.
+    pub role: Option<Result<Role, CertificateProblem>>,
 }
 
 impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Binding").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl Binding {
+    /// Checks that the other end may act as this, if this end uses certificates.
+    fn check_role(&self, needed: Role) -> Result<(), CertificateProblem> {
+        match self.role {
+            None => Ok(()),
+            Some(Ok(role)) if role.may_act_as(needed) => Ok(()),
+            Some(Ok(_)) => Err(CertificateProblem::WrongRole),
+            Some(Err(problem)) => Err(problem),
+        }
     }
 }
 
@@ -227,7 +264,7 @@ impl Transcript {
 
 /// All labels have the same length, so that no label is a prefix of another.
 fn keyed_mac(secret: &Secret, label: &[u8; 32]) -> Hmac<Sha256> {
-    Hmac::<Sha256>::new_from_slice(&secret.0).expect("HMAC takes keys of any length").chain_update(label)
+    Hmac::<Sha256>::new_from_slice(&secret.bytes).expect("HMAC takes keys of any length").chain_update(label)
 }
 
 /// Collects one fixed block at a time, and consumes no byte after it.

@@ -5,6 +5,7 @@
 //! the order of the blocks.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
+use crate::handshake::CertificateProblem;
 use crate::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
 use core::fmt;
 use zerocopy::byteorder::little_endian::{U16, U32, U64, U128};
@@ -190,12 +191,15 @@ pub enum ConnectionRejection {
     /// The dialler's id does not belong to its keys.
     #[error("the dialler's id does not belong to its keys")]
     WrongKeys,
+    /// The dialler's certificate does not allow the connection.
+    #[error("the certificate of the dialler {0}")]
+    Certificate(CertificateProblem),
     #[error("unknown reason {0}")]
     Other(u8),
 }
 
 impl Status {
-    const NUMBERS: [(u8, Self); 14] = [
+    const NUMBERS: [(u8, Self); 21] = [
         (0, Self::Ok),
         (1, Self::Version),
         (2, Self::WrongRun),
@@ -210,6 +214,13 @@ impl Status {
         (21, Self::Rejected(ConnectionRejection::Closing)),
         (22, Self::Rejected(ConnectionRejection::Plaintext)),
         (23, Self::Rejected(ConnectionRejection::WrongKeys)),
+        (24, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Missing))),
+        (25, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongCa))),
+        (26, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Expired))),
+        (27, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::NotYetValid))),
+        (28, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked))),
+        (29, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole))),
+        (30, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid))),
     ];
 
     pub fn number(self) -> u8 {

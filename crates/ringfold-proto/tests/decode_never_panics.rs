@@ -190,6 +190,7 @@ fn seeds() -> Vec<ringfold_fuzz::Seed> {
         .chain(ringfold_fuzz::proto::handshake_seeds().map(|bytes| ("handshake", bytes)))
         .chain(file("control_to_master", "/to_master.hex"))
         .chain(file("control_to_peer", "/to_peer.hex"))
+        .chain(file("control_between_masters", "/masters.hex"))
         .chain(file("link", "/link.hex"))
         .chain(file("link", "/data_head.hex"))
         .chain(headers)

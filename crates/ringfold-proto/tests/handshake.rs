@@ -1,7 +1,8 @@
 //! Handshakes, also with attackers on the path.
 
 use ringfold_proto::handshake::{
-    AcceptorHandshake, Binding, DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret,
+    AcceptorHandshake, Binding, CertificateProblem, DialTarget, DialerHandshake, Established, HandshakeError,
+    Identity, Role, Secret,
 };
 use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
@@ -136,8 +137,8 @@ fn a_dialler_without_the_epochs_key_is_rejected() {
 fn proofs_hold_only_within_one_encrypted_session() {
     let bound = |one: Option<[u8; 32]>, other: Option<[u8; 32]>| {
         let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
-        one.inspect(|exported| dialler.bind(Binding { exported: *exported, peer: BOB }));
-        other.inspect(|exported| acceptor.bind(Binding { exported: *exported, peer: ALICE }));
+        one.inspect(|exported| dialler.bind(Binding { exported: *exported, peer: BOB, role: None }));
+        other.inspect(|exported| acceptor.bind(Binding { exported: *exported, peer: ALICE, role: None }));
         carry(dialler, acceptor, Ok(Secret::epoch_key(&KEY)), usize::MAX)
     };
     let (here, there) = (Some([5; 32]), Some([6; 32]));
@@ -152,8 +153,8 @@ fn proofs_hold_only_within_one_encrypted_session() {
 fn an_end_can_only_use_the_id_of_its_keys() {
     let bound = |server: PeerId, client: PeerId| {
         let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
-        dialler.bind(Binding { exported: [5; 32], peer: server });
-        acceptor.bind(Binding { exported: [5; 32], peer: client });
+        dialler.bind(Binding { exported: [5; 32], peer: server, role: None });
+        acceptor.bind(Binding { exported: [5; 32], peer: client, role: None });
         carry(dialler, acceptor, Ok(Secret::epoch_key(&KEY)), usize::MAX)
     };
     let mallory = PeerId(0x3a1);
@@ -162,6 +163,59 @@ fn an_end_can_only_use_the_id_of_its_keys() {
     assert_eq!(as_alice.dialler, Err(HandshakeError::Rejected(ConnectionRejection::WrongKeys)));
     let as_bob = bound(mallory, ALICE);
     assert_eq!(as_bob.dialler, Err(HandshakeError::WrongKeys { claimed: BOB, owner: mallory }));
+}
+
+#[test]
+fn certificates_must_have_the_role_for_the_connection() {
+    let bound = |target: DialTarget, server: Role, client: Role| {
+        let identity = Identity::new(ALICE, RUN);
+        let mut dialler = DialerHandshake::new(identity, target, Secret::NONE, Nonce([1; 32]));
+        let mut acceptor = master();
+        dialler.bind(Binding { exported: [5; 32], peer: BOB, role: Some(Ok(server)) });
+        acceptor.bind(Binding { exported: [5; 32], peer: ALICE, role: Some(Ok(client)) });
+        carry(dialler, acceptor, Ok(Secret::NONE), usize::MAX)
+    };
+    let (to_master, to_rank_0) = (DialTarget::master(), DialTarget::rank_0());
+    for (target, server, client) in [
+        (to_master, Role::Master, Role::Peer),
+        (to_master, Role::Master, Role::Master),
+        (to_rank_0, Role::Peer, Role::Peer),
+        (to_rank_0, Role::Master, Role::Peer),
+    ] {
+        assert!(matches!(bound(target, server, client).acceptor, Ok(Some(_))), "{server} {client}");
+    }
+    for server in [Role::Peer, Role::Observer, Role::Admin] {
+        let ends = bound(to_master, server, Role::Peer);
+        assert_eq!(ends.dialler, Err(HandshakeError::Certificate(CertificateProblem::WrongRole)));
+    }
+    for client in [Role::Observer, Role::Admin] {
+        let why = ConnectionRejection::Certificate(CertificateProblem::WrongRole);
+        assert_eq!(bound(to_master, Role::Master, client), both(HandshakeError::Rejected(why)));
+    }
+}
+
+#[test]
+fn an_invalid_certificate_is_rejected_with_its_reason() {
+    for problem in CertificateProblem::ALL {
+        let mut acceptor = master();
+        acceptor.bind(Binding { exported: [5; 32], peer: ALICE, role: Some(Err(problem)) });
+        let ends = carry(peer_dialer("sesame"), acceptor, Ok(Secret::token("sesame")), usize::MAX);
+        assert_eq!(ends, both(HandshakeError::Rejected(ConnectionRejection::Certificate(problem))));
+    }
+}
+
+#[test]
+fn while_tokens_are_replaced_all_are_accepted_and_the_first_is_proven() {
+    let both_tokens = || Secret::tokens(["", "new", "old"]);
+    for token in ["new", "old"] {
+        let ends = carry(peer_dialer(token), master(), Ok(both_tokens()), usize::MAX);
+        assert!(matches!(ends, Ends { dialler: Ok(Some(_)), acceptor: Ok(Some(_)) }), "{ends:?}");
+    }
+    let me = Identity::new(ALICE, RunId(0));
+    let dialler = || DialerHandshake::new(me, DialTarget::master(), both_tokens(), Nonce([1; 32]));
+    assert!(matches!(carry(dialler(), master(), Ok(Secret::token("new")), 9).dialler, Ok(Some(_))));
+    assert_eq!(carry(dialler(), master(), Ok(Secret::token("old")), 9), both(HandshakeError::BadToken));
+    assert_eq!(carry(peer_dialer("older"), master(), Ok(both_tokens()), 9), both(HandshakeError::BadToken));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ringfold_bindings::alias::find_aliases;
 use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
 use ringfold_bindings::result::{ApiCall, CallError};
-use ringfold_bindings::{enum_values, join_token};
+use ringfold_bindings::{enum_values, join_token, tls_files};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +72,7 @@ impl Communicator {
         max_upload: Option<String>,
         max_download: Option<String>,
         volunteer_relay: Option<bool>,
+        tls: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
@@ -106,11 +107,14 @@ impl Communicator {
             builder = builder.volunteer_relay(volunteers);
         }
         try_detached(py, || -> Result<_, CallError> {
-            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
-            let builder = match token {
+            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;
+            let mut builder = match token {
                 Some(token) => builder.token(token),
                 None => builder,
             };
+            if let Some(paths) = tls {
+                builder = builder.tls(tls_files::from_paths(&paths)?);
+            }
             let communicator = builder.build().map_err(|e| CallError::from_error(&e, ApiCall::Creation))?;
             let name = communicator.name().to_owned();
             Ok(Self { handle: ForkGuard::new(Arc::new(CommunicatorHandle::new(communicator))), name })

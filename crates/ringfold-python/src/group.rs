@@ -9,6 +9,7 @@ use crate::operands::Operands;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use ringfold::{DType, GroupOp, Media, OPERATIONS, OpArguments, Operation, ReduceOp, TransferTag};
+use ringfold_bindings::tls_files;
 use std::time::Duration;
 
 /// A rank's membership in a group of fixed ranks.
@@ -25,7 +26,7 @@ pub(crate) struct Group {
 impl Group {
     /// Connects to the other ranks.
     #[staticmethod]
-    #[pyo3(signature = (*, rank, world, name, at, timeout, connect_timeout, restores=false, media="auto"))]
+    #[pyo3(signature = (*, rank, world, name, at, timeout, connect_timeout, restores=false, media="auto", tls=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
     fn connect(
         py: Python<'_>,
@@ -37,6 +38,7 @@ impl Group {
         connect_timeout: f64,
         restores: bool,
         media: &str,
+        tls: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let media = media_of(py, media)?;
         let mut builder = ringfold::Group::builder()
@@ -50,6 +52,10 @@ impl Group {
             .connect_timeout(duration(py, connect_timeout)?);
         if let Some(at) = at {
             builder = builder.bootstrap(bootstrap(at)?);
+        }
+        if let Some(paths) = tls {
+            let files = tls_files::from_paths(&paths);
+            builder = builder.tls(files.map_err(|error| invalid_group_argument(py, &error.text))?);
         }
         let group = detached(py, || builder.connect())?.map_err(|error| connect_error(py, &error))?;
         Ok(Self::of(group))

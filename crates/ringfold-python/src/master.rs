@@ -4,8 +4,8 @@ use crate::call::{try_detached, wait_interruptible};
 use crate::fork_guard::ForkGuard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ringfold_bindings::join_token;
 use ringfold_bindings::result::{ApiCall, CallError};
+use ringfold_bindings::{join_token, tls_files};
 use std::time::Duration;
 
 /// A master, which serves from a thread of its own.
@@ -18,11 +18,14 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    #[pyo3(signature = (address, token=None, recover=None, recover_after=None, recover_min=None))]
+    #[pyo3(signature = (address, token=None, tls=None, masters=None, recover=None, recover_after=None, recover_min=None))]
+    #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
         address: String,
         token: Option<String>,
+        tls: Option<Vec<String>>,
+        masters: Option<Vec<String>>,
         recover: Option<String>,
         recover_after: Option<f64>,
         recover_min: Option<usize>,
@@ -33,10 +36,16 @@ impl Master {
         let recover_after =
             seconds.map_err(|e| PyValueError::new_err(format!("invalid recover_after: {e}")))?;
         try_detached(py, || -> Result<_, CallError> {
-            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
+            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;
             let mut builder = ringfold::Master::builder().listen(address);
             if let Some(token) = token {
                 builder = builder.token(token);
+            }
+            if let Some(paths) = tls {
+                builder = builder.tls(tls_files::from_paths(&paths)?);
+            }
+            if let Some(masters) = masters {
+                builder = builder.masters(masters);
             }
             if let Some(policy) = recover {
                 builder = builder.recover(policy);

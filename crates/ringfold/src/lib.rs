@@ -26,7 +26,6 @@ mod protection;
 mod relay;
 mod shared_state;
 mod staging;
-mod token;
 mod traffic;
 mod transfer;
 mod tuning_file;
@@ -51,8 +50,10 @@ pub use master::{MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
+pub use ringfold_fabric::join_token::{JoinToken, TokenFileError};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
+pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection,

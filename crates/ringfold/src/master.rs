@@ -97,7 +97,8 @@ impl Master {
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
         let poller = Poller::with_unreachable_after(self.options.unreachable_after);
         let poller = poller.map_err(|e| Error::system("creating the poller of the master failed", &e))?;
-        let security = protection::keys(&self.options.token, self.options.insecure)?;
+        let security =
+            protection::keys(&self.options.token, self.options.tls.as_ref(), self.options.insecure)?;
         let poller = Arc::new(poller.with_security(security));
         let listener = Listener::bind(&self.options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
@@ -113,7 +114,8 @@ impl Master {
         }
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
-        self.options.check_token(&addresses)?;
+        let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
+        self.options.check_token(&security, &addresses)?;
         let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
         let server = Server::new(&self.options, list, poller.clone(), listener)?;
         let shared = self.shared.clone();

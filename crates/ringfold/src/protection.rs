@@ -1,9 +1,10 @@
-//! How connections are protected: with a token all are encrypted and authenticated, without one those that leave the host are
-//! encrypted.
+//! How connections are protected: with a token or certificates all are encrypted and authenticated, without them those that leave
+//! the host are encrypted.
 
 use crate::Error;
 use crate::error::invalid;
-use ringfold_fabric::tls::{Encryption, Security, insecure_by_environment};
+use ringfold_fabric::join_token::JoinToken;
+use ringfold_fabric::tls::{Encryption, Security, SecurityError, TlsFiles, insecure_by_environment};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -13,34 +14,57 @@ const REQUIRE_AUTH_VARIABLE: &str = "RINGFOLD_REQUIRE_AUTH";
 /// Off loopback, a fake acceptor can guess shorter tokens from the proof of a dialler.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// New keys. Without `insecure` the environment decides.
-pub(crate) fn keys(token: &str, insecure: Option<bool>) -> Result<Arc<Security>, Error> {
-    let encryption = match insecure.unwrap_or_else(insecure_by_environment) {
-        true => Encryption::Never,
-        false if token.is_empty() => Encryption::OffLoopback,
-        false => Encryption::Always,
+/// New keys. Without certificates or `insecure` the environment decides.
+pub(crate) fn keys(
+    token: &JoinToken,
+    tls: Option<&TlsFiles>,
+    insecure: Option<bool>,
+) -> Result<Arc<Security>, Error> {
+    let files = match tls {
+        Some(files) => Some(files.clone()),
+        None => TlsFiles::by_default().map_err(|error| invalid!("{error}"))?,
     };
-    Security::new(encryption)
-        .map(Arc::new)
-        .map_err(|error| Error::system("starting failed", &std::io::Error::from(error)))
+    let is_insecure = insecure.unwrap_or_else(insecure_by_environment);
+    let made = match files {
+        Some(_) if is_insecure => {
+            return Err(invalid!(
+                "certificates were given, and encryption is turned off: choose one of them"
+            ));
+        }
+        Some(files) => Security::with_certificates(files),
+        None if is_insecure => Security::new(Encryption::Never),
+        None if token.is_none() => Security::new(Encryption::OffLoopback),
+        None => Security::new(Encryption::Always),
+    };
+    made.map(Arc::new).map_err(|error| match error {
+        SecurityError::Certificates(error) => invalid!("{error}"),
+        SecurityError::Keys(_) => Error::system("starting failed", &std::io::Error::from(error)),
+    })
 }
 
 /// Checks that this end may dial these addresses with this token, and warns if nothing is authenticated.
-pub(crate) fn check_dial(token: &str, addresses: &[SocketAddr]) -> Result<(), Error> {
+pub(crate) fn check_dial(
+    token: &JoinToken,
+    security: &Security,
+    addresses: &[SocketAddr],
+) -> Result<(), Error> {
     let Some(address) = addresses.iter().find(|address| is_off_loopback(address.ip())) else {
         return Ok(());
     };
-    if token.is_empty() {
+    if security.has_certificates() {
+        return Ok(());
+    }
+    if token.is_none() {
         check_unauthenticated(&format!("the connection to {address}"))?;
         tracing::warn!(
-            "connecting to {address} without a join token: the connection is encrypted, but anyone may be at its other end. Make a \
-             token with `ringfold keys token`, and give it to the master and all peers"
+            "connecting to {address} without a join token or certificates: the connection is encrypted, but anyone may be at its \
+             other end. Make a token with `ringfold keys token`, and give it to the master and all peers"
         );
-    } else if token.len() < TOKEN_BYTES_MIN {
+    } else if token.shortest() < TOKEN_BYTES_MIN {
         return Err(invalid!(
             "invalid join token of {} bytes: off loopback it must have at least {TOKEN_BYTES_MIN}, since a short one can be guessed. \
              Make one with `ringfold keys token`",
-            token.len()
+            token.shortest()
         ));
     }
     Ok(())
@@ -51,7 +75,7 @@ pub(crate) fn check_unauthenticated(what: &str) -> Result<(), Error> {
     let requires = std::env::var(REQUIRE_AUTH_VARIABLE).is_ok_and(|value| !matches!(value.trim(), "" | "0"));
     match requires {
         true => Err(invalid!(
-            "{what} is not authenticated, and {REQUIRE_AUTH_VARIABLE} is set: give a join token"
+            "{what} is not authenticated, and {REQUIRE_AUTH_VARIABLE} is set: give a join token or certificates"
         )),
         false => Ok(()),
     }
@@ -67,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_token_encrypts_everything() {
-        let encryption = |token, insecure| keys(token, insecure).unwrap().encryption();
+        let encryption = |token: &str, insecure| keys(&token.into(), None, insecure).unwrap().encryption();
         assert_eq!(encryption("", Some(false)), Encryption::OffLoopback);
         assert_eq!(encryption("a token", Some(false)), Encryption::Always);
         assert_eq!(encryption("a token", Some(true)), Encryption::Never);
@@ -77,8 +101,10 @@ mod tests {
     fn short_tokens_are_for_loopback_only() {
         let near = ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"].map(|text| text.parse().unwrap());
         let far = ["127.0.0.1:1", "10.0.0.7:1"].map(|text| text.parse().unwrap());
-        assert!(check_dial("sesame", &near).is_ok() && check_dial("0123456789abcdef", &far).is_ok());
-        let error = check_dial("sesame", &far).unwrap_err();
+        let security = Security::new(Encryption::Always).unwrap();
+        let check = |token: &str, addresses: &[SocketAddr]| check_dial(&token.into(), &security, addresses);
+        assert!(check("sesame", &near).is_ok() && check("0123456789abcdef", &far).is_ok());
+        let error = check("sesame", &far).unwrap_err();
         assert!(error.to_string().starts_with("invalid join token of 6 bytes: off loopback"), "{error}");
     }
 }

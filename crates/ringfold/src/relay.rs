@@ -2,14 +2,13 @@
 
 use crate::Error;
 use crate::master::{guarded, listen_addresses};
-use crate::token::Token;
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayHandle, RelayServer};
-use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::PeerId;
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +47,7 @@ pub struct Relay {
 #[must_use]
 pub struct RelayBuilder {
     listen: Vec<String>,
-    token: Token,
+    token: JoinToken,
     unreachable_after: Option<Duration>,
 }
 
@@ -73,8 +72,8 @@ impl RelayBuilder {
     }
 
     /// The join token of the run.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Token(token.into());
+    pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.token = token.into();
         self
     }
 
@@ -94,7 +93,7 @@ impl RelayBuilder {
         let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
         let addresses: Vec<_> = listener.addresses().collect();
         self.warn_without_token(&addresses);
-        let (server, handle) = RelayServer::new(poller, Some(listener), Secret::token(&self.token));
+        let (server, handle) = RelayServer::new(poller, Some(listener), self.token.clone());
         let thread = spawn(server).map_err(system)?;
         tracing::info!(?addresses, "the relay is listening");
         Ok(Relay { addresses, handle, thread: Mutex::new(Some(thread)) })
@@ -102,7 +101,7 @@ impl RelayBuilder {
 
     fn warn_without_token(&self, addresses: &[SocketAddr]) {
         let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
-        if let (true, Some(address)) = (self.token.is_empty(), open) {
+        if let (true, Some(address)) = (self.token.is_none(), open) {
             tracing::warn!(
                 "the relay listens on {address} without a join token: anyone who can reach this address can use it. Set \
                  the token of the master"
@@ -176,7 +175,7 @@ impl VolunteerRelay {
         if self.handle.is_none() {
             let started =
                 Poller::with_unreachable_after(Some(owner.unreachable_after())).and_then(|poller| {
-                    let (server, handle) = RelayServer::new(Arc::new(poller), None, Secret::NONE);
+                    let (server, handle) = RelayServer::new(Arc::new(poller), None, JoinToken::default());
                     spawn(server).map(|_| handle)
                 });
             match started {

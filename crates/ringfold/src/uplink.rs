@@ -5,8 +5,9 @@ use crate::limits;
 use core::mem;
 use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::poller::{Poller, Token};
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
@@ -23,7 +24,7 @@ pub(crate) struct Uplink {
     next: usize,
     /// Why those before it could not be connected to since the last connection.
     failures: Vec<String>,
-    secret: Secret,
+    token: JoinToken,
     me: PeerId,
     run: RunId,
     poller: Arc<Poller>,
@@ -60,7 +61,7 @@ impl Uplink {
     /// Not connected.
     pub(crate) fn new(
         masters: Vec<(String, Vec<SocketAddr>)>,
-        token: &str,
+        token: JoinToken,
         me: PeerId,
         poller: &Arc<Poller>,
     ) -> Self {
@@ -68,7 +69,7 @@ impl Uplink {
             masters,
             next: 0,
             failures: Vec::new(),
-            secret: Secret::token(token),
+            token,
             me,
             run: RunId(0),
             poller: poller.clone(),
@@ -117,7 +118,7 @@ impl Uplink {
         let credentials = Credentials {
             identity: Identity::new(self.me, self.run),
             target: DialTarget::master(),
-            secret: self.secret.clone(),
+            secret: self.token.secret(),
         };
         let addresses = self.masters.get(self.next).map_or(&[][..], |(_, addresses)| addresses);
         let mut timing = DialTiming::default();
@@ -251,6 +252,7 @@ mod tests {
     use ringfold_fabric::clock::Clock;
     use ringfold_fabric::listener::Listener;
     use ringfold_fabric::poller::Readiness;
+    use ringfold_proto::handshake::Secret;
     use ringfold_proto::hello::Hello;
     use std::io::Write;
     use std::net::TcpListener;
@@ -267,7 +269,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
             stream
         });
-        let mut uplink = Uplink::new(vec![("master".into(), addresses)], "", PeerId(1), &poller);
+        let mut uplink = Uplink::new(vec![("master".into(), addresses)], "".into(), PeerId(1), &poller);
         let (clock, mut ready) = (Clock::start(), Readiness::default());
         let end = Instant::now() + Duration::from_secs(30);
         uplink.dial(clock.now());

@@ -2,6 +2,7 @@
 
 #[path = "../../ringfold-fabric/tests/suite/blocked.rs"]
 mod blocked;
+mod certificates;
 mod communicator;
 mod cuda;
 mod error_feedback;

@@ -93,7 +93,7 @@ class Run:
         handle_sigterm: on SIGTERM leave the run and end the loop (see :meth:`steps`), if the ``with`` block is
             entered on the main thread.
         max_in_flight: how many tensors of one call are reduced concurrently.
-        peer_group, name, token, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
+        peer_group, name, token, tls, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
             max_download, volunteer_relay: as in ``pccl.Communicator``.
 
     The logger ``"ringfold"`` reports waits and changes of the world at level INFO.
@@ -115,6 +115,7 @@ class Run:
         peer_group: int = 0,
         name: str | None = None,
         token: str | None = None,
+        tls: Sequence[str] | None = None,
         p2p_connection_pool_size: int = 0,
         listen_ports: int | tuple[int, int] | None = None,
         bind: str | None = None,
@@ -136,6 +137,7 @@ class Run:
             p2p_connection_pool_size,
             name=name,
             token=token,
+            tls=tls,
             listen_ports=listen_ports,
             bind=bind,
             advertise=advertise,

@@ -210,3 +210,11 @@ def reconfigured() -> list[bool]:
 
 def test_the_transport_applies_to_reconfigurations(ranks: Ranks) -> None:
     assert ranks.run(2, reconfigured) == [[True, False]] * 2
+
+
+def test_certificates_are_complete_or_missing() -> None:
+    names = [f"ringfold::tls_{part}" for part in ("ca", "cert", "key")]
+    assert _hints.tls_of(None) is None
+    assert _hints.tls_of({name: name[-2:] for name in names}) == ["ca", "rt", "ey"]
+    with pytest.raises(RuntimeError, match="incomplete certificates: the hints ringfold::tls_ca"):
+        _hints.check_hints({names[0]: "ca.pem"})

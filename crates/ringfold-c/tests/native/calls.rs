@@ -1,7 +1,9 @@
 //! Tests of the functions of pccl.h.
 
-use crate::compiler::{Language, Source};
+use crate::compiler::{self, Language, Source};
 use crate::running::Running;
+use ringfold_fabric::tls::issue::{issue, new_ca};
+use ringfold_fabric::tls::{PeerIdentity, Role};
 use std::time::Duration;
 
 fn run(source: &Source) {
@@ -31,6 +33,26 @@ fn masters_can_reuse_one_port() {
 #[test]
 fn only_peers_with_the_token_are_accepted() {
     run(&Source::program("tokens.c", Language::C99));
+}
+
+#[test]
+fn only_peers_with_a_certificate_are_accepted() {
+    let dir = compiler::scratch().join(format!("certificates-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+    let (ca, other) = (new_ca("run").unwrap(), new_ca("other").unwrap());
+    write("ca.pem", &ca.certificate);
+    write("other-ca.pem", &other.certificate);
+    for (ca, name, role) in
+        [(&ca, "master", Role::Master), (&ca, "alice", Role::Peer), (&other, "stranger", Role::Peer)]
+    {
+        let issued = issue(ca, &PeerIdentity { name: name.into(), role }, 1).unwrap();
+        write(&format!("{name}.pem"), &issued.certificate);
+        write(&format!("{name}.key"), &issued.key);
+    }
+    let program = Source::program("certificates.c", Language::C99).compile();
+    Running::start(&program, &[dir.to_str().unwrap()]).succeed(Duration::from_secs(120));
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

@@ -59,7 +59,8 @@ pub struct Bench {
     /// Transports between the ranks
     #[arg(long, value_name = "MEDIA", default_value = "shm", value_delimiter = ',')]
     media: Vec<BenchMedium>,
-    /// Encrypt connections by TCP: as if the transport were tls and not tcp
+    /// Encrypt connections by TCP: as if the transport were tls and not tcp. With RINGFOLD_TLS_CA, RINGFOLD_TLS_CERT and
+    /// RINGFOLD_TLS_KEY the ranks use these certificates
     #[arg(long)]
     tls: bool,
     /// Measure an elastic run on emulated hosts: a name (`ringfold lab profiles`) or a JSON file. The floor is the least

@@ -181,6 +181,14 @@ pub(crate) fn start_ringfold(
         (0..world)
             .map(|rank| {
                 let mut command = invocation.command()?;
+                if medium == BenchMedium::Tcp {
+                    // Certificates would encrypt it.
+                    for name in
+                        ["RINGFOLD_TLS_CA", "RINGFOLD_TLS_CERT", "RINGFOLD_TLS_KEY", "RINGFOLD_TLS_REVOKED"]
+                    {
+                        command.env_remove(name);
+                    }
+                }
                 command.arg("bench-rank").arg("--socket").arg(socket).args(["--rendezvous", &rendezvous]);
                 let rank_medium = if medium == BenchMedium::Lab { BenchMedium::Elastic } else { medium };
                 command.args(["--medium", rank_medium.name(), "--concurrent", &concurrent.to_string()]);

@@ -1,17 +1,17 @@
 //! The relays of a mesh: where this member waits for members that cannot reach it.
 
 use super::{LinkRequest, Mesh, Secrets};
+use crate::join_token::JoinToken;
 use crate::poller::Token;
 use crate::relay::Relays;
 use ringfold_proto::epoch::RelayAddress;
-use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::time::Time;
 
 impl Mesh {
-    /// Sets the secret of relays. A member that volunteers is a relay itself: its visitors for that purpose are reported.
-    pub fn with_relay_secret(mut self, secret: Secret, volunteers: bool) -> Self {
-        (self.relays.secret, self.volunteers) = (secret, volunteers);
+    /// Sets the join token, which relays require. A member that volunteers is a relay itself: its visitors for that purpose are reported.
+    pub fn with_relay_token(mut self, token: JoinToken, volunteers: bool) -> Self {
+        (self.relays.token, self.volunteers) = (token, volunteers);
         self
     }
 
@@ -60,7 +60,7 @@ impl Mesh {
         if joined.is_empty() {
             return;
         }
-        let relay = self.volunteers.then_some(&self.relays.secret);
+        let relay = self.volunteers.then_some(&self.relays.token);
         let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted, relay };
         for (from, transport) in joined {
             self.listener.adopt(now, transport, from, identity, &secrets);

@@ -3,7 +3,7 @@
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
 use crate::limits;
-use crate::tls::Security;
+use crate::tls::{Security, TlsConfigs};
 use crate::traffic::{Direction, Network, Traffic};
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -85,9 +85,9 @@ struct DialRequest {
 
 impl QuicEndpoint {
     /// Binds a socket and starts the thread. Its packets are on the accounts of `network`.
-    pub fn bind(address: SocketAddr, network: &Arc<Network>, security: &Security) -> io::Result<Self> {
+    pub fn bind(address: SocketAddr, network: &Arc<Network>, security: &Arc<Security>) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
-        let worker = Worker::new(&socket, security)?;
+        let worker = Worker::new(&socket, security.clone())?;
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let shared = Arc::new(Shared {
             socket,
@@ -187,8 +187,8 @@ impl Shared {
 struct Worker {
     endpoint: Endpoint,
     udp: UdpSocketState,
-    client: Arc<QuicClientConfig>,
-    server: Arc<QuicServerConfig>,
+    security: Arc<Security>,
+    settings: Settings,
     pipes: HashMap<ConnectionHandle, Pipe>,
     /// Connections that the other end has closed, and whose bytes the application has not read.
     closed: Vec<Pipe>,
@@ -205,20 +205,45 @@ struct Packets {
     connection: Option<Arc<QuicState>>,
 }
 
+/// The settings of new connections.
+#[derive(Clone)]
+struct Settings {
+    configs: Arc<TlsConfigs>,
+    client: Arc<QuicClientConfig>,
+    server: Arc<QuicServerConfig>,
+}
+
+impl Settings {
+    fn new(configs: Arc<TlsConfigs>) -> io::Result<Self> {
+        let server = QuicServerConfig::try_from(configs.server.clone()).map_err(io::Error::other)?;
+        let client = QuicClientConfig::try_from(configs.client.clone()).map_err(io::Error::other)?;
+        Ok(Self { configs, client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
 impl Worker {
-    fn new(socket: &UdpSocket, security: &Security) -> io::Result<Self> {
+    fn new(socket: &UdpSocket, security: Arc<Security>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let udp = UdpSocketState::new(socket.into())?;
         let _ = udp.set_send_buffer_size(socket.into(), SOCKET_BYTES);
         let _ = udp.set_recv_buffer_size(socket.into(), SOCKET_BYTES);
-        let (client, server) = security.quic_configs();
-        let server = Arc::new(QuicServerConfig::try_from(server).map_err(io::Error::other)?);
-        let client = Arc::new(QuicClientConfig::try_from(client).map_err(io::Error::other)?);
-        let incoming = Arc::new(ServerConfig::with_crypto(server.clone()));
+        let settings = Settings::new(security.configs())?;
+        let incoming = Arc::new(ServerConfig::with_crypto(settings.server.clone()));
         let config = Arc::new(EndpointConfig::default());
         let endpoint = Endpoint::new(config, Some(incoming), !udp.may_fragment(), None);
         let (pipes, unclaimed, closed) = (HashMap::new(), HashMap::new(), Vec::new());
-        Ok(Self { endpoint, udp, client, server, pipes, closed, unclaimed, unsent: None })
+        Ok(Self { endpoint, udp, security, settings, pipes, closed, unclaimed, unsent: None })
+    }
+
+    /// The settings of a connection that begins now: certificates may have been replaced.
+    fn settings(&mut self) -> Settings {
+        let configs = self.security.configs();
+        if !Arc::ptr_eq(&configs, &self.settings.configs)
+            && let Ok(settings) = Settings::new(configs)
+        {
+            self.settings = settings;
+        }
+        self.settings.clone()
     }
 
     fn run(mut self, shared: &Shared) {
@@ -289,10 +314,11 @@ impl Worker {
 
     fn dial(&mut self, now: Instant, request: DialRequest) -> Result<(), ConnectError> {
         let DialRequest { round_trip, socket, state } = request;
-        let mut config = ClientConfig::new(self.client.clone());
+        let Settings { configs, client, .. } = self.settings();
+        let mut config = ClientConfig::new(client);
         config.transport_config(transport(&state, Some(round_trip)));
         let (handle, connection) = self.endpoint.connect(now, config, state.remote, "ringfold")?;
-        self.pipes.insert(handle, Pipe::new(connection, socket, state));
+        self.pipes.insert(handle, Pipe::new(connection, socket, state, configs.run.clone()));
         Ok(())
     }
 
@@ -362,12 +388,14 @@ impl Worker {
                 }
                 // Without descriptors the other end gets no answer, and tries again.
                 let (stream, socket) = shared.stream(meta.addr).ok()?;
-                let mut config = ServerConfig::with_crypto(self.server.clone());
+                let Settings { configs, server, .. } = self.settings();
+                let mut config = ServerConfig::with_crypto(server);
                 config.transport_config(transport(&stream.state, None));
                 match self.endpoint.accept(incoming, now, &mut reply, Some(Arc::new(config))) {
                     Ok((handle, connection)) => {
                         let state = stream.state.clone();
-                        self.pipes.insert(handle, Pipe::new(connection, socket, state.clone()));
+                        let pipe = Pipe::new(connection, socket, state.clone(), configs.run.clone());
+                        self.pipes.insert(handle, pipe);
                         self.unclaimed.insert(handle, stream);
                         return Some(state);
                     }

@@ -1,7 +1,7 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
 use super::congestion::Rates;
-use crate::tls;
+use crate::tls::{self, TrustedRun};
 use crate::token_bucket::TokenBucket;
 use crate::traffic::{self, Direction, Meter, Network};
 use crate::transport::Transport;
@@ -15,7 +15,7 @@ use ringfold_proto::handshake::Binding;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use rustix::event::PollFlags;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -183,6 +183,8 @@ impl QuicState {
 /// The thread's end of a connection.
 #[derive(Debug)]
 pub(super) struct Pipe {
+    /// Checks the certificate of the other end, if the run has certificates.
+    run: Option<Arc<TrustedRun>>,
     pub connection: Connection,
     pub state: Arc<QuicState>,
     /// When the next packets are sent.
@@ -219,9 +221,15 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    pub fn new(connection: Connection, socket: UnixStream, state: Arc<QuicState>) -> Self {
+    pub fn new(
+        connection: Connection,
+        socket: UnixStream,
+        state: Arc<QuicState>,
+        run: Option<Arc<TrustedRun>>,
+    ) -> Self {
         Self {
             connection,
+            run,
             state,
             pacer: TokenBucket::new(u64::MAX),
             socket,
@@ -285,7 +293,9 @@ impl Pipe {
         let certificates = session.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         let (mut exported, peer) = ([0; 32], tls::peer_of(certificates.first()?)?);
         session.export_keying_material(&mut exported, tls::BINDING_LABEL, &[]).ok()?;
-        Some(Binding { exported, peer })
+        let verify =
+            |run: &Arc<TrustedRun>| run.verify(&certificates, UnixTime::now()).map(|found| found.role);
+        Some(Binding { exported, peer, role: self.run.as_ref().map(verify) })
     }
 
     /// Handles the protocol's events. Returns true when a connection of the other end is established.

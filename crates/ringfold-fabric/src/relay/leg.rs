@@ -42,7 +42,7 @@ impl RelayLeg {
     ) -> io::Result<Self> {
         // The two members encrypt what goes through the relay.
         let nonce = random::nonce()?;
-        let dialler = DialerHandshake::new(identity, DialTarget::relay(), relays.secret.clone(), nonce);
+        let dialler = DialerHandshake::new(identity, DialTarget::relay(), relays.token.secret(), nonce);
         let transport = Transport::dial_plain(relay)?;
         let handshake = Handshake::dial(now, transport, poller, dialler, now + limits::CONNECT_MAX)?;
         Ok(Self { relay, request, stage: Stage::Handshake(Box::new(handshake)) })

@@ -3,11 +3,12 @@
 use super::{RelayCounters, RelayHub};
 use crate::clock::Clock;
 use crate::connection::{BlockingConnection, Connection, Intake};
+use crate::join_token::JoinToken;
 use crate::limits;
 use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Readiness};
 use core::sync::atomic::{AtomicBool, Ordering};
-use ringfold_proto::handshake::{HandshakeError, Identity, Secret};
+use ringfold_proto::handshake::{HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{PeerId, RunId};
 use ringfold_proto::time::Time;
@@ -20,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub struct RelayServer {
     poller: Arc<Poller>,
     listener: Option<Listener>,
-    secret: Secret,
+    token: JoinToken,
     hub: RelayHub,
     visitors: Receiver<Visitor>,
     control: Arc<Control>,
@@ -63,14 +64,14 @@ impl RelayHandle {
 }
 
 impl RelayServer {
-    /// A relay without connections. Members prove the secret, which is the join token.
-    pub fn new(poller: Arc<Poller>, listener: Option<Listener>, secret: Secret) -> (Self, RelayHandle) {
+    /// A relay without connections. Members prove that they know the join token.
+    pub fn new(poller: Arc<Poller>, listener: Option<Listener>, token: JoinToken) -> (Self, RelayHandle) {
         let hub = RelayHub::default();
         let control =
             Control { poller: poller.clone(), interrupted: AtomicBool::new(false), counters: hub.counters() };
         let (control, (sender, visitors)) = (Arc::new(control), channel());
         let handle = RelayHandle { visitors: sender, control: control.clone() };
-        (Self { poller, listener, secret, hub, visitors, control }, handle)
+        (Self { poller, listener, token, hub, visitors, control }, handle)
     }
 
     /// Serves until it is interrupted.
@@ -85,10 +86,10 @@ impl RelayServer {
                 if !self.hub.handle_ready(now, token)
                     && let Some(listener) = &mut self.listener
                 {
-                    let (is_full, secret) = (self.hub.is_full(), &self.secret);
+                    let (is_full, join_token) = (self.hub.is_full(), &self.token);
                     let secrets = |hello: &Hello| match hello.purpose {
                         Purpose::Relay if is_full => Err(ConnectionRejection::Full),
-                        Purpose::Relay => Ok(secret.clone()),
+                        Purpose::Relay => Ok(join_token.secret()),
                         _ => Err(ConnectionRejection::WrongPurpose),
                     };
                     listener.handle_ready(now, token, Identity::new(PeerId(0), RunId(0)), &secrets);

@@ -1,7 +1,11 @@
 //! How the connections of a process are protected, and its keys.
 
+use super::certificates::{PeerIdentity, TlsFiles, TrustedRun};
 use super::exporter::ExporterSecret;
 use super::session::TlsSession;
+use crate::watched::Watched;
+use rcgen::{KeyPair, PublicKeyData};
+use ringfold_proto::handshake::{CertificateProblem, HandshakeError};
 use ringfold_proto::id::PeerId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
@@ -11,7 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, UnbufferedServerConnection};
 use rustls::{
-    CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    ServerConfig, SignatureScheme,
 };
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
@@ -49,8 +54,14 @@ pub fn insecure_by_environment() -> bool {
 
 /// The keys of a process or a part of it could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make the keys of encrypted connections: {0}")]
-pub struct SecurityError(String);
+pub enum SecurityError {
+    /// Something of the system failed.
+    #[error("cannot make the keys of encrypted connections: {0}")]
+    Keys(String),
+    /// The files with certificates cannot be used.
+    #[error("{0}")]
+    Certificates(String),
+}
 
 impl From<SecurityError> for std::io::Error {
     fn from(error: SecurityError) -> Self {
@@ -62,8 +73,20 @@ impl From<SecurityError> for std::io::Error {
 pub struct Security {
     encryption: Encryption,
     peer: PeerId,
-    client: ClientConfig,
-    server: ServerConfig,
+    configs: ConfigSource,
+}
+
+enum ConfigSource {
+    Fixed(Arc<TlsConfigs>),
+    Files(Watched<TlsConfigs>),
+}
+
+/// The settings of new connections.
+pub(crate) struct TlsConfigs {
+    pub(crate) client: ClientConfig,
+    pub(crate) server: ServerConfig,
+    /// Checks certificates, if the run has them.
+    pub(crate) run: Option<Arc<TrustedRun>>,
 }
 
 impl core::fmt::Debug for Security {
@@ -73,37 +96,64 @@ impl core::fmt::Debug for Security {
 }
 
 impl Security {
-    /// Makes new keys, for connections without a secret. The environment may turn encryption off.
+    /// Makes new keys, for connections without a secret. The environment may name certificates, or turn encryption off.
     pub fn by_default() -> Result<Self, SecurityError> {
+        if let Some(files) = TlsFiles::by_default().map_err(SecurityError::Certificates)? {
+            return Self::with_certificates(files);
+        }
         Self::new(if insecure_by_environment() { Encryption::Never } else { Encryption::default() })
     }
 
-    /// Makes new keys.
+    /// Makes new keys. Nobody has certified them.
     pub fn new(encryption: Encryption) -> Result<Self, SecurityError> {
-        let failed = |error: &dyn core::fmt::Display| SecurityError(error.to_string());
-        let key = rcgen::generate_simple_self_signed(vec![NAME.into()]).map_err(|error| failed(&error))?;
-        let chain = vec![key.cert.der().clone()];
-        let peer = peer_of(&chain[0]).ok_or_else(|| SecurityError("invalid certificate".into()))?;
-        let private = || PrivatePkcs8KeyDer::from(key.signing_key.serialize_der()).into();
-        let verifier = Arc::new(AnyCertificate);
-        let mut server = ServerConfig::builder_with_provider(PROVIDER.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(verifier.clone())
-            .with_single_cert(chain.clone(), private())
-            .map_err(|error| failed(&error))?;
-        let mut client = ClientConfig::builder_with_provider(PROVIDER.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| failed(&error))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_client_auth_cert(chain, private())
-            .map_err(|error| failed(&error))?;
-        server.alpn_protocols = vec![ALPN.to_vec()];
-        client.alpn_protocols = vec![ALPN.to_vec()];
-        client.resumption = Resumption::disabled();
-        server.send_tls13_tickets = 0;
-        Ok(Self { encryption, peer, client, server })
+        let failed = |error: rcgen::Error| SecurityError::Keys(error.to_string());
+        let key = KeyPair::generate().map_err(failed)?;
+        let params = rcgen::CertificateParams::new(vec![NAME.into()]).map_err(failed)?;
+        let certificate = params.self_signed(&key).map_err(failed)?.der().clone();
+        let configs = TlsConfigs::new(&key, vec![certificate], None).map_err(SecurityError::Keys)?;
+        Ok(Self { encryption, peer: id_of(&key), configs: ConfigSource::Fixed(Arc::new(configs)) })
+    }
+
+    /// Makes new keys, and certifies them with an identity of a run. All connections are encrypted, and both ends must show
+    /// certificates of the run. The files are read again when they change.
+    pub fn with_certificates(files: TlsFiles) -> Result<Self, SecurityError> {
+        let key = KeyPair::generate().map_err(|error| SecurityError::Keys(error.to_string()))?;
+        let (peer, paths) = (id_of(&key), files.paths());
+        let load = move || {
+            let (run, chain) = files.load(&key)?;
+            TlsConfigs::new(&key, chain, Some(Arc::new(run)))
+        };
+        let configs = Watched::new(paths, load).map_err(SecurityError::Certificates)?;
+        Ok(Self { encryption: Encryption::Always, peer, configs: ConfigSource::Files(configs) })
+    }
+
+    /// Whether both ends show certificates of a run.
+    pub fn has_certificates(&self) -> bool {
+        matches!(self.configs, ConfigSource::Files(_))
+    }
+
+    /// Checks the certificate of the other end of a connection again, as of now; none if this end uses none.
+    pub(crate) fn check(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Option<Result<PeerIdentity, CertificateProblem>> {
+        self.configs().run.as_ref().map(|run| run.verify(chain, UnixTime::now()))
+    }
+
+    /// Changes when the files with certificates were read again.
+    pub fn version(&self) -> u64 {
+        match &self.configs {
+            ConfigSource::Fixed(_) => 0,
+            ConfigSource::Files(files) => files.version(),
+        }
+    }
+
+    /// The settings of connections that begin now.
+    pub(crate) fn configs(&self) -> Arc<TlsConfigs> {
+        match &self.configs {
+            ConfigSource::Fixed(configs) => configs.clone(),
+            ConfigSource::Files(files) => files.current(),
+        }
     }
 
     /// The id that belongs to the keys.
@@ -125,28 +175,53 @@ impl Security {
         }
     }
 
-    /// The settings of QUIC.
-    pub(crate) fn quic_configs(&self) -> (ClientConfig, ServerConfig) {
-        (self.client.clone(), self.server.clone())
-    }
-
     /// The session of a dialler.
     pub(crate) fn dial(&self) -> Result<TlsSession, Error> {
-        let exporter = Arc::new(ExporterSecret::default());
-        let mut config = self.client.clone();
+        let (exporter, configs) = (Arc::new(ExporterSecret::default()), self.configs());
+        let mut config = configs.client.clone();
         config.key_log = exporter.clone();
         let name = ServerName::try_from(NAME).map_err(|_| Error::General("invalid name".into()))?;
         UnbufferedClientConnection::new(Arc::new(config), name)
-            .map(|connection| TlsSession::new(connection, exporter))
+            .map(|connection| TlsSession::new(connection, exporter, configs.run.clone()))
     }
 
     /// The session of an acceptor.
     pub(crate) fn accept(&self) -> Result<TlsSession, Error> {
-        let exporter = Arc::new(ExporterSecret::default());
-        let mut config = self.server.clone();
+        let (exporter, configs) = (Arc::new(ExporterSecret::default()), self.configs());
+        let mut config = configs.server.clone();
         config.key_log = exporter.clone();
         UnbufferedServerConnection::new(Arc::new(config))
-            .map(|connection| TlsSession::new(connection, exporter))
+            .map(|connection| TlsSession::new(connection, exporter, configs.run.clone()))
+    }
+}
+
+impl TlsConfigs {
+    fn new(
+        key: &KeyPair,
+        chain: Vec<CertificateDer<'static>>,
+        run: Option<Arc<TrustedRun>>,
+    ) -> Result<Self, String> {
+        let failed = |error: Error| error.to_string();
+        let private = || PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let verifier = Arc::new(CertificateVerifier(run.clone()));
+        let mut server = ServerConfig::builder_with_provider(PROVIDER.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(failed)?
+            .with_client_cert_verifier(verifier.clone())
+            .with_single_cert(chain.clone(), private())
+            .map_err(failed)?;
+        let mut client = ClientConfig::builder_with_provider(PROVIDER.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(failed)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(chain, private())
+            .map_err(failed)?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
+        server.send_tls13_tickets = 0;
+        Ok(Self { client, server, run })
     }
 }
 
@@ -157,12 +232,20 @@ fn is_loopback(address: IpAddr) -> bool {
 /// The id of the peer that a certificate belongs to: a truncated hash of its public key.
 pub(crate) fn peer_of(certificate: &CertificateDer<'_>) -> Option<PeerId> {
     let key = ParsedCertificate::try_from(certificate).ok()?.subject_public_key_info();
-    let hash = Sha256::digest(&key);
-    hash.first_chunk().map(|bytes| PeerId(u128::from_le_bytes(*bytes)))
+    Some(id_of_public(&key))
+}
+
+fn id_of(key: &KeyPair) -> PeerId {
+    id_of_public(&key.subject_public_key_info())
+}
+
+fn id_of_public(key: &[u8]) -> PeerId {
+    let hash: [u8; 32] = Sha256::digest(key).into();
+    PeerId(u128::from_le_bytes(core::array::from_fn(|index| hash[index])))
 }
 
 /// AES comes first on processors that have instructions for it. All suites have SHA-256.
-static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+pub(super) static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     let mut provider = ring::default_provider();
     provider.cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
     if !has_aes() {
@@ -184,11 +267,12 @@ fn has_aes() -> bool {
     return false;
 }
 
-/// Accepts any certificate whose key the other end has.
+/// Accepts any certificate whose key the other end has; a dialler of a run with certificates only those of the run. What an acceptor
+/// does not accept, the handshake rejects: so the dialler learns why.
 #[derive(Debug)]
-struct AnyCertificate;
+struct CertificateVerifier(Option<Arc<TrustedRun>>);
 
-impl AnyCertificate {
+impl CertificateVerifier {
     fn algorithms() -> WebPkiSupportedAlgorithms {
         PROVIDER.signature_verification_algorithms
     }
@@ -198,15 +282,22 @@ impl AnyCertificate {
     }
 }
 
-impl ServerCertVerifier for AnyCertificate {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
-        _now: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        if let Some(run) = &self.0 {
+            let chain: Vec<_> = std::iter::once(end_entity).chain(intermediates).cloned().collect();
+            run.verify(&chain, now).map_err(|problem| {
+                let error = OtherError(Arc::new(HandshakeError::Certificate(problem)));
+                Error::InvalidCertificate(CertificateError::Other(error))
+            })?;
+        }
         Ok(ServerCertVerified::assertion())
     }
 
@@ -233,7 +324,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-impl ClientCertVerifier for AnyCertificate {
+impl ClientCertVerifier for CertificateVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,10 +1,13 @@
 //! A TLS session over a socket that does not block.
 
+use super::certificates::TrustedRun;
 use super::exporter::ExporterSecret;
 use super::records::{Bytes, RECORD_BYTES, RECORD_OVERHEAD, Records, Step};
 use super::security::{BINDING_LABEL, peer_of};
 use parking_lot::Mutex;
-use ringfold_proto::handshake::Binding;
+use ringfold_proto::handshake::{Binding, HandshakeError};
+use rustls::CertificateError;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::sync::Arc;
 
@@ -31,6 +34,8 @@ pub(crate) struct TlsSession(Mutex<State>);
 struct State {
     records: Records,
     exporter: Arc<ExporterSecret>,
+    /// Checks the certificate of the other end, if the run has certificates.
+    run: Option<Arc<TrustedRun>>,
     /// Ciphertext that has arrived.
     input: Bytes,
     read_bytes: usize,
@@ -53,10 +58,15 @@ impl core::fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    pub(super) fn new(connection: impl Into<Records>, exporter: Arc<ExporterSecret>) -> Self {
+    pub(super) fn new(
+        connection: impl Into<Records>,
+        exporter: Arc<ExporterSecret>,
+        run: Option<Arc<TrustedRun>>,
+    ) -> Self {
         Self(Mutex::new(State {
             records: connection.into(),
             exporter,
+            run,
             input: Bytes::default(),
             read_bytes: READ_BYTES_MIN,
             arrived: Bytes::default(),
@@ -147,8 +157,15 @@ impl TlsSession {
         if common.is_handshaking() || state.failure.is_some() {
             return None;
         }
-        let peer = common.peer_certificates()?.first().and_then(peer_of)?;
-        Some(Binding { exported: state.exporter.export(BINDING_LABEL)?, peer })
+        let chain = common.peer_certificates()?;
+        let role = state.run.as_ref().map(|run| run.verify(chain, UnixTime::now()).map(|found| found.role));
+        let exported = state.exporter.export(BINDING_LABEL)?;
+        Some(Binding { exported, peer: chain.first().and_then(peer_of)?, role })
+    }
+
+    /// The certificates of the other end, once the TLS handshake has ended.
+    pub(crate) fn peer_certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
+        self.0.lock().records.state().peer_certificates().map(<[_]>::to_vec)
     }
 }
 
@@ -222,6 +239,11 @@ impl State {
 }
 
 fn damaged(error: rustls::Error) -> io::Error {
+    if let rustls::Error::InvalidCertificate(CertificateError::Other(other)) = &error
+        && let Some(problem) = other.0.downcast_ref::<HandshakeError>()
+    {
+        return io::Error::new(ErrorKind::InvalidData, *problem);
+    }
     io::Error::new(ErrorKind::InvalidData, format!("the encrypted session failed: {error}"))
 }
 

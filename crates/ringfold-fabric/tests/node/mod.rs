@@ -188,7 +188,12 @@ pub fn two(streams: u16) -> (Node, Node) {
 
 /// The same, whose connections are all encrypted. The first has the lower id.
 pub fn two_encrypted(streams: u16) -> (Node, Node) {
-    let mut keys = [(); 2].map(|()| Arc::new(Security::new(Encryption::Always).unwrap()));
+    two_with_keys([(); 2].map(|()| Security::new(Encryption::Always).unwrap()), streams)
+}
+
+/// Two nodes with these keys; the first has the lower id.
+pub fn two_with_keys(keys: [Security; 2], streams: u16) -> (Node, Node) {
+    let mut keys = keys.map(Arc::new);
     keys.sort_by_key(|security| security.peer());
     let [a, b] = keys.map(|security| Node::with_keys(security.peer(), security, streams, LONG));
     (a, b)

@@ -1,6 +1,6 @@
 //! The accepting end of a handshake.
 
-use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Role, Secret, Transcript};
 use crate::hello::{
     ConnectionRejection, Features, Hello, InvalidBlock, Nonce, Proof, Purpose, Status, Verdict, Welcome,
 };
@@ -140,6 +140,10 @@ impl AcceptorHandshake {
 
     fn check_hello(&self, hello: &Hello, secrets: &impl SecretLookup) -> HelloCheck {
         let Identity { peer: me, run, versions, features } = self.identity;
+        let role = if hello.purpose == Purpose::Masters { Role::Master } else { Role::Peer };
+        if let Some(Err(problem)) = self.binding.map(|binding| binding.check_role(role)) {
+            return Err(rejected(ConnectionRejection::Certificate(problem)));
+        }
         let Some(version) = versions.newest_common(hello.versions) else {
             let error = HandshakeError::Version { ours: versions, theirs: hello.versions };
             return Err((Status::Version, error));
@@ -184,12 +188,13 @@ impl AcceptorHandshake {
         secret: &Secret,
         established: Established,
     ) -> Result<Established, HandshakeError> {
-        if transcript.dialler_mac(secret).verify_slice(&proof.0).is_err() {
+        let is_proven = |secret: &Secret| transcript.dialler_mac(secret).verify_slice(&proof.0).is_ok();
+        let Some(secret) = &secret.accepted().find(is_proven) else {
             // An unauthenticated dialler gets nothing that depends on the secret.
             let verdict = Verdict { status: Status::BadProof, proof: [0; 32] };
             self.output.extend_from_slice(&verdict.encode());
             return Err(HandshakeError::bad_proof(established.purpose));
-        }
+        };
         let mut verdict = Verdict { status: Status::Ok, proof: [0; 32] };
         let bytes = verdict.encode();
         let covered = bytes.first_chunk().expect("a verdict is longer than the part that its proof covers");

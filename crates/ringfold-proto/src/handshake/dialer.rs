@@ -1,6 +1,6 @@
 //! The dialling end of a handshake.
 
-use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Role, Secret, Transcript};
 use crate::hello::{
     ConnectionRejection, Hello, InvalidBlock, Nonce, Proof, Purpose, Status, Verdict, Welcome,
 };
@@ -16,27 +16,34 @@ pub struct DialTarget {
     pub epoch: EpochId,
     /// The peer that must answer, if known. Another process may have reused its address.
     pub peer: Option<PeerId>,
+    /// The role that the acceptor's certificate must have, if certificates are used.
+    pub role: Role,
 }
 
 impl DialTarget {
     /// A control connection to the master.
     pub fn master() -> Self {
-        Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None }
+        Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None, role: Role::Master }
+    }
+
+    /// A control connection to rank 0 of a group of fixed ranks.
+    pub fn rank_0() -> Self {
+        Self { role: Role::Peer, ..Self::master() }
     }
 
     /// A connection from one master to another.
     pub fn other_master() -> Self {
-        Self { purpose: Purpose::Masters, epoch: EpochId::default(), peer: None }
+        Self { purpose: Purpose::Masters, ..Self::master() }
     }
 
     /// A leg to a relay, or to a member that relays.
     pub fn relay() -> Self {
-        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None }
+        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None, role: Role::Peer }
     }
 
     /// A connection to another member of an epoch.
     pub fn member(purpose: Purpose, epoch: EpochId, peer: PeerId) -> Self {
-        Self { purpose, epoch, peer: Some(peer) }
+        Self { purpose, epoch, peer: Some(peer), role: Role::Peer }
     }
 }
 
@@ -135,6 +142,9 @@ impl DialerHandshake {
     /// Checks that a welcome matches the hello.
     fn check_welcome(&self, welcome: &Welcome) -> Result<Established, HandshakeError> {
         let Identity { peer: me, run, versions, features } = self.identity;
+        if let Some(Err(problem)) = self.binding.map(|binding| binding.check_role(self.target.role)) {
+            return Err(HandshakeError::Certificate(problem));
+        }
         match welcome.status {
             Status::Ok => Ok(()),
             Status::Version => Err(HandshakeError::Version { ours: versions, theirs: welcome.versions }),

@@ -10,6 +10,7 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
+use ringfold_proto::handshake::CertificateProblem;
 use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
@@ -341,6 +342,13 @@ examples! { statuses: Status {
     "closing", Status::Rejected(ConnectionRejection::Closing) => Status::Rejected(ConnectionRejection::Closing);
     "plaintext", Status::Rejected(ConnectionRejection::Plaintext) => Status::Rejected(ConnectionRejection::Plaintext);
     "wrong-keys", Status::Rejected(ConnectionRejection::WrongKeys) => Status::Rejected(ConnectionRejection::WrongKeys);
+    "certificate-missing", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Missing)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Missing));
+    "certificate-wrong-ca", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongCa)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongCa));
+    "certificate-expired", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Expired)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Expired));
+    "certificate-not-yet-valid", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::NotYetValid)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::NotYetValid));
+    "certificate-revoked", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked));
+    "certificate-wrong-role", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole));
+    "certificate-invalid", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid));
     "other", Status::Rejected(ConnectionRejection::Other(_)) => Status::Rejected(ConnectionRejection::Other(200));
 } }
 

@@ -7,20 +7,20 @@ use crate::error::invalid;
 use crate::process_name::process_name;
 use crate::protection;
 use crate::relay::volunteers_by_default;
-use crate::token::Token;
 use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use ringfold_fabric::bandwidth::{Bandwidth, CAP_MIN};
 use ringfold_fabric::host;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
+use ringfold_fabric::tls::TlsFiles;
 use ringfold_fabric::traffic::{BandwidthCaps, Network};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
-use ringfold_proto::handshake::Secret;
 use ringfold_proto::id::GroupId;
 use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX};
 use ringfold_proto::message::Join;
@@ -48,7 +48,8 @@ pub struct CommunicatorBuilder {
     master: String,
     group: u32,
     pub(super) name: String,
-    token: Token,
+    token: JoinToken,
+    tls: Option<TlsFiles>,
     insecure: Option<bool>,
     streams: u16,
     ports: RangeInclusive<u16>,
@@ -73,7 +74,8 @@ impl CommunicatorBuilder {
             master,
             group: 0,
             name: process_name(NAME_BYTES_MAX),
-            token: Token::default(),
+            token: JoinToken::default(),
+            tls: None,
             insecure: None,
             streams: STREAMS,
             ports: 0..=0,
@@ -103,8 +105,15 @@ impl CommunicatorBuilder {
     }
 
     /// The join token of the master.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Token(token.into());
+    pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// The certificates of the run; otherwise `RINGFOLD_TLS_CA`, `RINGFOLD_TLS_CERT` and `RINGFOLD_TLS_KEY` decide. The master and all peers must
+    /// have some. All connections are then encrypted, and no token is needed.
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
         self
     }
 
@@ -233,7 +242,7 @@ impl CommunicatorBuilder {
     }
 
     /// Checks the configuration and creates the communicator. It does not dial yet.
-    pub fn build(self) -> Result<Communicator, Error> {
+    pub fn build(mut self) -> Result<Communicator, Error> {
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Err(invalid!("invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes", self.name));
         }
@@ -253,6 +262,13 @@ impl CommunicatorBuilder {
         {
             return Err(invalid!("invalid cap of {cap}: must be at least {CAP_MIN}"));
         }
+        if self.tls.is_none() {
+            self.tls = TlsFiles::by_default().map_err(|error| invalid!("{error}"))?;
+        }
+        if self.tls.is_some() {
+            // Certificates that cannot be used are reported now.
+            protection::keys(&self.token, self.tls.as_ref(), self.insecure)?;
+        }
         BandwidthCaps::from_environment().map_err(|error| invalid!("{error}"))?;
         Ok(Communicator { config: self, engine: Mutex::new(None) })
     }
@@ -262,8 +278,8 @@ impl CommunicatorBuilder {
         let system = |error: std::io::Error| Error::system("starting the communicator failed", &error);
         let masters = self.resolve_masters()?;
         let addresses: Vec<_> = masters.iter().flat_map(|(_, addresses)| addresses).copied().collect();
-        protection::check_dial(&self.token, &addresses)?;
-        let security = protection::keys(&self.token, self.insecure)?;
+        let security = protection::keys(&self.token, self.tls.as_ref(), self.insecure)?;
+        protection::check_dial(&self.token, &security, &addresses)?;
         let peer = security.peer();
         let network = Arc::new(Network::with_caps(self.caps));
         let poller = Arc::new(Poller::on(network).map_err(system)?.with_security(security));
@@ -283,11 +299,11 @@ impl CommunicatorBuilder {
         };
         let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller)
             .on_host(host)
-            .with_relay_secret(Secret::token(&self.token), self.volunteers);
+            .with_relay_token(self.token.clone(), self.volunteers);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }
-        let uplink = Uplink::new(masters, &self.token, peer, &poller);
+        let uplink = Uplink::new(masters, self.token.clone(), peer, &poller);
         let config = PeerConfig { peer, join, timing: self.timing };
         let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, WorkerReports::new(&poller));
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)

@@ -16,6 +16,7 @@ use crate::Error;
 use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::dialer::Backoff;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::random;
 use ringfold_fabric::tls::Security;
 use ringfold_proto::epoch::{EpochDescription, Member};
@@ -104,7 +105,7 @@ pub(super) struct LocalRank {
     pub(super) rank: Rank,
     pub(super) world: usize,
     pub(super) member: Member,
-    pub(super) token: String,
+    pub(super) token: JoinToken,
     pub(super) security: Arc<Security>,
     pub(super) tuning: Tuning,
     /// Whether memory may be shared, and whether it must.

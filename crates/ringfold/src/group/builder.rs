@@ -11,16 +11,17 @@ use crate::board::Board;
 use crate::error::invalid;
 use crate::process_name::process_name;
 use crate::protection;
-use crate::token::Token;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use ringfold_fabric::arena::Arena;
 use ringfold_fabric::host;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::reactor::Reactor;
+use ringfold_fabric::tls::TlsFiles;
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::id::Rank;
@@ -50,7 +51,8 @@ pub struct GroupBuilder {
     world: Option<usize>,
     bootstrap: Option<Bootstrap>,
     name: String,
-    token: Token,
+    token: JoinToken,
+    tls: Option<TlsFiles>,
     insecure: Option<bool>,
     pub(super) media: Media,
     tuning: Tuning,
@@ -81,7 +83,8 @@ impl GroupBuilder {
             world: None,
             bootstrap: None,
             name: String::new(),
-            token: Token::default(),
+            token: JoinToken::default(),
+            tls: None,
             insecure: None,
             media: Media::Auto,
             tuning: Tuning::default(),
@@ -133,8 +136,15 @@ impl GroupBuilder {
     }
 
     /// A secret shared by all ranks; other processes cannot join.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Token(token.into());
+    pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// The certificates of the run; otherwise `RINGFOLD_TLS_CA`, `RINGFOLD_TLS_CERT` and `RINGFOLD_TLS_KEY` decide. All ranks must
+    /// have some. All connections are then encrypted, and no token is needed.
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
         self
     }
 
@@ -233,7 +243,7 @@ impl GroupBuilder {
         let context = self.context()?;
         let until = limits::deadline_after(self.connect_timeout);
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
-        let security = protection::keys(&self.token, self.insecure)?;
+        let security = protection::keys(&self.token, self.tls.as_ref(), self.insecure)?;
         let peer = security.peer();
         let poller = Poller::with_unreachable_after(self.unreachable_after).map_err(system)?;
         let poller = Arc::new(poller.with_security(security.clone()));
@@ -252,7 +262,7 @@ impl GroupBuilder {
             rank: me,
             world: context.world,
             member,
-            token: self.token.0.clone(),
+            token: self.token.clone(),
             security,
             tuning: self.tuning,
             may_share,

@@ -4,10 +4,10 @@ use super::{MASTER_PORT, Master};
 use crate::Error;
 use crate::error::invalid;
 use crate::protection;
-use crate::token::Token;
 use core::time::Duration;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::ListenAddress;
-use ringfold_proto::handshake::Secret;
+use ringfold_fabric::tls::{Security, TlsFiles};
 use ringfold_proto::limits::{RELAYS_MAX, WORLD_MAX};
 use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::timing::Timing;
@@ -19,7 +19,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 #[must_use]
 pub struct MasterBuilder {
     listen: Vec<String>,
-    pub(super) token: Token,
+    pub(super) token: JoinToken,
+    pub(super) tls: Option<TlsFiles>,
     pub(super) insecure: Option<bool>,
     pub(super) timing: Timing,
     pub(super) unreachable_after: Option<Duration>,
@@ -41,8 +42,15 @@ impl MasterBuilder {
     }
 
     /// The join token: only peers that know it are accepted. Empty: no token.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Token(token.into());
+    pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// The certificates of the run; otherwise `RINGFOLD_TLS_CA`, `RINGFOLD_TLS_CERT` and `RINGFOLD_TLS_KEY` decide. The master and all peers must
+    /// have some. All connections are then encrypted, and no token is needed.
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
         self
     }
 
@@ -126,7 +134,9 @@ impl MasterBuilder {
     }
 
     /// Creates the master. It does not listen yet.
-    pub fn build(self) -> Master {
+    pub fn build(mut self) -> Master {
+        // What is wrong with the environment is reported when the master listens.
+        self.tls = self.tls.or_else(|| TlsFiles::by_default().ok().flatten());
         Master::new(self)
     }
 
@@ -179,18 +189,15 @@ impl MasterBuilder {
         Ok(RecoverySettings { policy: policy.unwrap_or(default.policy), after, min })
     }
 
-    pub(super) fn secret(&self) -> Secret {
-        Secret::token(&self.token)
-    }
-
-    /// Warns if the master listens on a non-loopback address without a token, or fails if that is not allowed.
-    pub(super) fn check_token(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
+    /// Warns if the master listens on a non-loopback address without authentication, or fails if that is not allowed.
+    pub(super) fn check_token(&self, security: &Security, addresses: &[SocketAddr]) -> Result<(), Error> {
         let open = addresses.iter().find(|address| protection::is_off_loopback(address.ip()));
-        if let (true, Some(address)) = (self.token.is_empty(), open) {
+        let is_open = self.token.is_none() && !security.has_certificates();
+        if let (true, Some(address)) = (is_open, open) {
             protection::check_unauthenticated(&format!("listening on {address}"))?;
             tracing::warn!(
                 target: "ringfold::master",
-                "the master listens on {address} without a join token: anyone who can reach this address can join \
+                "the master listens on {address} without a join token or certificates: anyone who can reach this address can join \
                  the run, read its data and change its results. Make a token with `ringfold keys token`, and give it to the \
                  master and all peers, or listen on a loopback address"
             );

@@ -39,3 +39,6 @@ pub(super) const MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);
 
 /// The pause between two attempts to dial another master.
 pub(super) const MASTER_REDIAL: Duration = Duration::from_millis(200);
+
+/// How often the certificates of connected peers are compared with a revocation list that may have changed.
+pub(super) const CERTIFICATES_EVERY: Duration = Duration::from_secs(1);

@@ -60,7 +60,7 @@ impl OtherMaster {
     }
 
     /// Does what can be done. Returns whether a connection has just been made.
-    pub fn advance(&mut self, now: Time, secret: &Secret, poller: &Arc<Poller>) -> bool {
+    pub fn advance(&mut self, now: Time, secret: Secret, poller: &Arc<Poller>) -> bool {
         match &mut self.state {
             State::Down { redial_at } if *redial_at <= now => {
                 let credentials = Credentials {

@@ -10,12 +10,14 @@ use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
+use ringfold_fabric::tls::Security;
 use ringfold_proto::cause::Removal;
 use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage};
-use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
+use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{MasterAction, MasterConfig};
@@ -37,7 +39,10 @@ pub(super) struct Server {
     clock: Clock,
     poller: Arc<Poller>,
     listener: Listener,
-    secret: Secret,
+    token: JoinToken,
+    security: Arc<Security>,
+    /// The version of the certificates and the revocation list that all connections were checked with.
+    certificates: u64,
     machine: Coordinator,
     /// The other masters of the run, by their position in the list.
     others: BTreeMap<u16, OtherMaster>,
@@ -67,12 +72,15 @@ impl Server {
         listener: Listener,
     ) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
-        let me = poller.security().map_err(|e| Error::system("the master's keys", &e))?.peer();
+        let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
+        let me = security.peer();
         let (timing, tuning) = (plan.timing, plan.tuning);
         Ok(Self {
             clock: Clock::start(),
             listener,
-            secret: plan.secret(),
+            token: plan.token.clone(),
+            certificates: security.version(),
+            security,
             peers: BTreeMap::new(),
             conns: HashMap::new(),
             last_conn: ConnId(0),
@@ -133,17 +141,16 @@ impl Server {
         if !self.unread.is_empty() {
             return Duration::ZERO;
         }
+        // Certificates may be revoked.
+        let sleep_max =
+            if self.security.has_certificates() { limits::CERTIFICATES_EVERY } else { limits::SLEEP_MAX };
         let deadlines = [
             self.machine.poll_timeout(),
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
         ];
-        deadlines
-            .into_iter()
-            .flatten()
-            .min()
-            .map_or(limits::SLEEP_MAX, |at| at.since(now).min(limits::SLEEP_MAX))
+        deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
 
     /// Something can be done with a connection.
@@ -160,11 +167,11 @@ impl Server {
             return self.advance_other(now, index);
         }
         let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
-        let (is_full, secret) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.secret);
+        let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
-            Purpose::Control => Ok(secret.clone()),
-            Purpose::Masters if has_others => Ok(secret.clone()),
+            Purpose::Control => Ok(join_token.secret()),
+            Purpose::Masters if has_others => Ok(join_token.secret()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -180,6 +187,7 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "no join message in time".into());
         }
+        self.dismiss_revoked(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
         }
@@ -192,7 +200,7 @@ impl Server {
 
     fn advance_other(&mut self, now: Time, index: u16) {
         let Some(other) = self.others.get_mut(&index) else { return };
-        if other.advance(now, &self.secret, &self.poller) {
+        if other.advance(now, self.token.secret(), &self.poller) {
             self.machine.handle_master_connected(now, index);
         }
     }
@@ -226,6 +234,20 @@ impl Server {
         }
     }
 
+    /// Closes the connections of peers whose certificate was revoked since they connected.
+    fn dismiss_revoked(&mut self, now: Time) {
+        let version = self.security.version();
+        if core::mem::replace(&mut self.certificates, version) == version {
+            return;
+        }
+        let identity = |peer: &PeerConnection| peer.control.connection.peer_identity();
+        let is_revoked = |peer: &PeerConnection| identity(peer) == Some(Err(CertificateProblem::Revoked));
+        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(peer)).map(|(conn, _)| *conn);
+        for conn in revoked.collect::<Vec<_>>() {
+            self.dismiss(now, conn, "its certificate was revoked".into());
+        }
+    }
+
     fn take_outcomes(&mut self, now: Time) {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
@@ -238,6 +260,9 @@ impl Server {
                     self.receive_from_master(now, token);
                 }
                 Outcome::Established(established, connection, from) => {
+                    if let Some(Ok(identity)) = connection.peer_identity() {
+                        tracing::info!(target: "ringfold::master", "{from} has the certificate of {identity}");
+                    }
                     self.add(now, PeerConnection::new(connection, from), established);
                 }
                 Outcome::Rejected(from, rejection) => {

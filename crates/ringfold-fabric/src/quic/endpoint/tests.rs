@@ -9,8 +9,8 @@ use std::net::Shutdown;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn security() -> Security {
-    Security::new(Encryption::default()).unwrap()
+fn security() -> Arc<Security> {
+    Arc::new(Security::new(Encryption::default()).unwrap())
 }
 
 fn endpoint() -> QuicEndpoint {
@@ -252,4 +252,48 @@ fn capped_endpoints_take_their_time_and_count_whole_packets() {
         assert!(sent > BYTES as u64 * 101 / 100 && sent < BYTES as u64 * 2, "{sent}");
         assert!(received > BYTES as u64 * 101 / 100 && received <= sent, "{received} of {sent}");
     }
+}
+
+#[test]
+fn certificates_are_checked() {
+    use crate::tls::issue::{issue, new_ca};
+    use crate::tls::{PeerIdentity, Role, TlsFiles};
+    let dir = std::env::temp_dir().join(format!("ringfold-quic-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let certified = |run: &str, name: &str, role| {
+        let ca = dir.join(format!("{run}.key"));
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+        let authority = match ca.exists() {
+            true => crate::tls::issue::Issued {
+                certificate: read(&dir.join(format!("{run}.pem"))),
+                key: read(&ca),
+            },
+            false => new_ca(run).unwrap(),
+        };
+        let issued = issue(&authority, &PeerIdentity { name: name.into(), role }, 1).unwrap();
+        let write = |file: String, text: &str| {
+            std::fs::write(dir.join(&file), text).unwrap();
+            dir.join(file)
+        };
+        write(format!("{run}.key"), &authority.key);
+        let files = TlsFiles::new(
+            write(format!("{run}.pem"), &authority.certificate),
+            write(format!("{run}-{name}.pem"), &issued.certificate),
+            write(format!("{run}-{name}.key"), &issued.key),
+        );
+        let security = Arc::new(Security::with_certificates(files).unwrap());
+        QuicEndpoint::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), &Arc::default(), &security).unwrap()
+    };
+    let (alice, bob) = (certified("run", "alice", Role::Peer), certified("run", "bob", Role::Observer));
+    let dialed = alice.dial(bob.address().unwrap(), Duration::from_millis(1)).unwrap();
+    (&dialed.socket).write_all(b"hello").unwrap();
+    let accepted = accept(&bob);
+    assert_eq!(accepted.state.binding().unwrap().role, Some(Ok(Role::Peer)));
+    assert_eq!(dialed.state.binding().unwrap().role, Some(Ok(Role::Observer)));
+    // A stranger refuses, and has nothing to show.
+    let stranger = certified("other", "alice", Role::Peer);
+    let dialed = stranger.dial(bob.address().unwrap(), Duration::from_millis(1)).unwrap();
+    dialed.socket.set_read_timeout(Some(SOON)).unwrap();
+    assert!(matches!((&dialed.socket).read(&mut [0]), Ok(0) | Err(_)) && dialed.state.binding().is_none());
+    std::fs::remove_dir_all(&dir).unwrap();
 }

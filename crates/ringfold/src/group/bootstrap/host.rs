@@ -33,6 +33,7 @@ pub(super) fn host(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Er
         return Err(Error::BootstrapFailed(format!("{at} is in use by another group")));
     };
     place.poller().set_unreachable_after(local.unreachable_after);
+    place.poller().set_security(local.security.clone());
     let exchange = at.exchange();
     let _published = match &exchange {
         Some(exchange) => Some(
@@ -41,7 +42,7 @@ pub(super) fn host(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Er
         ),
         None => None,
     };
-    let secret = Secret::token(&format!("{}{}", place.secret(), local.token));
+    let secret = local.token.secret_after(place.secret());
     let mut host = Host {
         place: &place,
         listener,
@@ -227,7 +228,7 @@ impl Host<'_> {
             Purpose::Control => Ok(secret.clone()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
-        // The listener may outlive the group, and has keys of its own: no id belongs to them.
+        // Rank 0 is a member with another id; the listener may outlive the group.
         let identity = Identity::new(PeerId(0), RunId(0));
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
@@ -250,7 +251,8 @@ impl Host<'_> {
                 }
                 Outcome::Rejected(from, rejection) => {
                     tracing::debug!("rejected connection from {from}: {rejection}");
-                    self.has_seen_strangers |= rejection.is_about_secret();
+                    self.has_seen_strangers |=
+                        rejection.is_about_secret() || rejection.is_about_certificate();
                 }
             }
         }
@@ -259,8 +261,11 @@ impl Host<'_> {
     fn missing(&self, at: &Bootstrap) -> Error {
         let missing: Vec<_> =
             (1..self.local.world as u16).filter(|rank| !self.joined.contains_key(rank)).collect();
-        let hint =
-            if self.has_seen_strangers { "; a connection with another token was rejected" } else { "" };
+        let hint = if self.has_seen_strangers {
+            "; a connection with another token or certificate was rejected"
+        } else {
+            ""
+        };
         Error::BootstrapFailed(format!("timed out waiting for {} at {at}{hint}", ranks(&missing)))
     }
 

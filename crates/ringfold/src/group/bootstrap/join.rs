@@ -8,9 +8,10 @@ use crate::group::address_exchange::AddressExchange;
 use crate::group::bootstrap_listener::Announcement;
 use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::dialer::{Credentials, DialError, DialTiming, Dialed, dial_while};
+use ringfold_fabric::handshake::Rejection;
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::segment::Ticket;
-use ringfold_proto::handshake::{DialTarget, Identity, Secret};
+use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::RunId;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -121,8 +122,8 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     let begun = Instant::now();
     let credentials = Credentials {
         identity: Identity::new(local.member.peer, RunId(0)),
-        target: DialTarget::master(),
-        secret: Secret::token(&format!("{}{}", to.secret, local.token)),
+        target: DialTarget::rank_0(),
+        secret: local.token.secret_after(&to.secret),
     };
     let timing =
         DialTiming { head_start: HEAD_START, answer_max: local.deadline.saturating_duration_since(begun) };
@@ -150,12 +151,17 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     });
     match dialed {
         Err(JoinError::Dial(error))
-            if to.is_certain && error.failures.iter().any(|(_, rejection)| rejection.is_about_secret()) =>
+            if to.is_certain && error.failures.iter().any(|(_, rejection)| is_hopeless(rejection)) =>
         {
             Err(failed(error.to_string()))
         }
         dialed => dialed,
     }
+}
+
+/// Whether rank 0 and this rank belong to different groups.
+fn is_hopeless(rejection: &Rejection) -> bool {
+    rejection.is_about_secret() || rejection.is_about_certificate()
 }
 
 /// Waits for a message of rank 0.

@@ -1,0 +1,84 @@
+//! What the certificates of a run say.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// What the holder of a certificate may do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// Joins runs and groups.
+    Peer,
+    /// Reads the state of a run. Nothing serves it yet.
+    Observer,
+    /// Changes a run. Nothing serves it yet.
+    Admin,
+    /// Is dialled as a master. It makes the keys of all epochs, so it may also act as a peer.
+    Master,
+}
+
+impl Role {
+    pub const ALL: [Self; 4] = [Self::Peer, Self::Observer, Self::Admin, Self::Master];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Observer => "observer",
+            Self::Admin => "admin",
+            Self::Master => "master",
+        }
+    }
+
+    /// Whether it may do what needs another role.
+    pub fn may_act_as(self, needed: Self) -> bool {
+        self == needed || (self, needed) == (Self::Master, Self::Peer)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or_else(|| format!("invalid role {text:?}: must be peer, observer, admin or master"))
+    }
+}
+
+/// What is wrong with a certificate. The text follows "the certificate of …".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum CertificateProblem {
+    /// The other end uses keys without a certificate of a run.
+    #[error("is missing: it uses no certificate of the run")]
+    Missing,
+    #[error("was not signed by a CA of this run")]
+    WrongCa,
+    #[error("has expired: issue a new one with `ringfold keys issue`")]
+    Expired,
+    #[error("is not valid yet: compare the clocks of the machines")]
+    NotYetValid,
+    #[error("was revoked")]
+    Revoked,
+    #[error("has a role that does not allow this")]
+    WrongRole,
+    #[error("is invalid")]
+    Invalid,
+}
+
+impl CertificateProblem {
+    pub const ALL: [Self; 7] = [
+        Self::Missing,
+        Self::WrongCa,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::Revoked,
+        Self::WrongRole,
+        Self::Invalid,
+    ];
+}
