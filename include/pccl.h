@@ -42,6 +42,9 @@
  *                         all. The file is read again when it changes.
  *   RINGFOLD_TLS_CA, RINGFOLD_TLS_CERT, RINGFOLD_TLS_KEY, RINGFOLD_TLS_REVOKED
  *                         (Ringfold) the files with certificates of the run; see pcclSetTls, which takes precedence.
+ *   RINGFOLD_MASTERS      (Ringfold) all masters of the run, host:port each, separated by commas: pcclCreateCommunicator
+ *                         uses them instead of its master_address, and a master of pcclCreateMaster is one of them.
+ *                         When the active one is lost, another one takes over.
  *   RINGFOLD_MAX_UPLOAD, RINGFOLD_MAX_DOWNLOAD
  *                         (Ringfold) caps on the bandwidth of this process to and from other hosts, such as 50mbit or
  *                         10MiB/s; at least 1mbit. pcclCreateCommunicator fails if one is invalid.

@@ -10,5 +10,6 @@ pub mod enum_values;
 pub mod in_flight;
 pub mod join_token;
 pub mod log;
+pub mod masters;
 pub mod result;
 pub mod tls_files;

@@ -8,6 +8,7 @@ use core::ffi::c_int;
 use ringfold::Communicator;
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
 use ringfold_bindings::join_token;
+use ringfold_bindings::masters;
 use ringfold_bindings::result::{ApiCall, CallError};
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
         ))
     })?;
     let mut builder =
-        Communicator::builder(master.to_string()).peer_group(params.peer_group).streams(streams);
+        Communicator::builder(masters::listed().unwrap_or_else(|| master.to_string())).peer_group(params.peer_group).streams(streams);
     if let Some(token) = join_token::read_environment()? {
         builder = builder.token(token);
     }

@@ -5,7 +5,7 @@ use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
 use ringfold_bindings::result::{ApiCall, CallError};
-use ringfold_bindings::{join_token, log};
+use ringfold_bindings::{join_token, log, masters};
 use std::sync::Arc;
 
 /// All masters of the process; the handles of communicators have another remainder.
@@ -35,6 +35,9 @@ pub unsafe extern "C" fn pcclCreateMaster(
             return Err(CallError::null("p_master_handle_out"));
         }
         let mut builder = Master::builder().listen(listen_address.to_rust()?.to_string());
+        if let Some(list) = masters::listed() {
+            builder = builder.masters(list.split(',').map(str::trim));
+        }
         if let Some(token) = join_token::read_environment()? {
             builder = builder.token(token);
         }

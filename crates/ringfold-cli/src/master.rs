@@ -5,8 +5,9 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{JoinToken, MASTER_PORT, MASTERS_VARIABLE, Master, RELAY_PORT, Recover, TuningFile};
+use ringfold::{JoinToken, MASTER_PORT, Master, RELAY_PORT, Recover, TuningFile};
 use ringfold_bindings::log::{self, LogLevel};
+use ringfold_bindings::masters;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl MasterArguments {
         for text in &self.listen {
             builder = builder.listen(serving::with_port(text, MASTER_PORT));
         }
-        let listed = std::env::var(MASTERS_VARIABLE).unwrap_or_default();
+        let listed = masters::listed().unwrap_or_default();
         let listed = listed.split(',').filter(|text| self.masters.is_empty() && !text.trim().is_empty());
         let masters = self.masters.iter().map(String::as_str).chain(listed);
         builder = builder.masters(masters.map(|text| serving::with_port(text.trim(), MASTER_PORT)));
