@@ -61,8 +61,9 @@ fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
             u16::MAX
         ))
     })?;
-    let mut builder =
-        Communicator::builder(masters::listed().unwrap_or_else(|| master.to_string())).peer_group(params.peer_group).streams(streams);
+    let mut builder = Communicator::builder(masters::listed().unwrap_or_else(|| master.to_string()))
+        .peer_group(params.peer_group)
+        .streams(streams);
     if let Some(token) = join_token::read_environment()? {
         builder = builder.token(token);
     }

@@ -8,6 +8,7 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::id::{PeerId, Term};
+use crate::limits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -123,9 +124,16 @@ impl Default for VoterRecord {
 }
 
 impl VoterRecord {
+    /// Whether all counters are far from an overflow, and there is an electorate.
+    pub fn is_plausible(&self) -> bool {
+        let Charter { term, version, electorates } = &self.charter;
+        let counters = [self.promised.0, term.0, *version];
+        counters.into_iter().all(|n| n <= limits::COUNTER_MAX) && !electorates.is_empty()
+    }
+
     /// Keeps the newer charter. Returns whether it was the given one.
     pub fn adopt(&mut self, charter: &Charter) -> bool {
-        let is_newer = charter.number() > self.charter.number() && !charter.electorates.is_empty();
+        let is_newer = charter.number() > self.charter.number();
         if is_newer {
             self.charter = charter.clone();
         }

@@ -15,6 +15,7 @@ mod gate;
 use crate::charter::VoterRecord;
 use crate::event::{Event, StepDown};
 use crate::id::{ConnId, Incarnation, PeerId, Term};
+use crate::limits;
 use crate::master::{Master, MasterAction, MasterConfig, TourSolution};
 use crate::message::{Numbered, ToMaster, ToPeer};
 use crate::time::Time;
@@ -61,6 +62,13 @@ impl MasterMessage {
         match self {
             Self::Status(status) => status.from,
             Self::Ask { from, .. } => *from,
+        }
+    }
+
+    fn is_plausible(&self) -> bool {
+        match self {
+            Self::Status(status) => status.voter.is_plausible(),
+            Self::Ask { term, .. } => term.0 <= limits::COUNTER_MAX,
         }
     }
 }
@@ -202,8 +210,11 @@ impl Coordinator {
     /// Handles a message of a peer.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToMaster>) {
         self.begin(now);
-        if let ToMaster::Resume(resume) = &message.message {
-            self.learn(&resume.voter);
+        match &message.message {
+            // A voter that claims impossible terms is not counted.
+            ToMaster::Resume(resume) if resume.voter.is_plausible() => self.learn(&resume.voter),
+            ToMaster::Voter { promised, .. } if promised.0 > limits::COUNTER_MAX => return,
+            _ => {}
         }
         match &mut self.role {
             Role::Leader(leadership) => leadership.handle_message(now, conn, message),
@@ -258,6 +269,9 @@ impl Coordinator {
     /// Handles a message of another master. A message that claims to be from an unknown master is ignored.
     pub fn handle_master_message(&mut self, now: Time, message: MasterMessage) {
         self.begin(now);
+        if !self.others.contains_key(&message.sender()) || !message.is_plausible() {
+            return;
+        }
         match message {
             MasterMessage::Status(status) => self.handle_status(now, *status),
             MasterMessage::Ask { from, term, for_blank } => self.handle_ask(now, from, term, for_blank),

@@ -256,7 +256,9 @@ impl Coordinator {
         match &message.message {
             ToMaster::Join(_) => waiting.first = Some(message),
             ToMaster::Resume(resume) => {
-                waiting.voter = resume.voter.clone();
+                if resume.voter.is_plausible() {
+                    waiting.voter = resume.voter.clone();
+                }
                 waiting.is_member = resume.epochs.iter().any(|epoch| epoch.opened);
                 waiting.first = Some(message);
                 if let Role::Candidate { term, .. } = self.role {

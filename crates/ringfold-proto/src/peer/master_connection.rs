@@ -4,7 +4,7 @@ use super::calls::{CallKind, ReduceProgress};
 use super::epochs::OpenEpoch;
 use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
-use crate::charter::Charter;
+use crate::charter::{Charter, VoterRecord};
 use crate::id::{ConnId, Incarnation, Term};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
@@ -80,9 +80,13 @@ impl Peer {
 
     /// A master leads, or asks for this peer's vote. Supports it, unless a later one was promised support.
     pub(super) fn handle_lead(&mut self, conn: ConnId, term: Term, beat: u64, charter: Option<&Charter>) {
+        let said = VoterRecord { promised: term, charter: charter.unwrap_or(&self.voter.charter).clone() };
+        if !said.is_plausible() {
+            return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Counters));
+        }
         if term >= self.voter.promised {
             self.voter.promised = term;
-            charter.map(|charter| self.voter.adopt(charter));
+            self.voter.adopt(&said.charter);
         }
         let (promised, charter) = (self.voter.promised, self.voter.charter.number());
         let report = ToMaster::Voter { promised, charter, beat };
