@@ -83,7 +83,7 @@ fn await_step(peers: &mut [PeerProcess], revision: u64) {
 
 /// How often the active master is killed, after how many steps each time, and the elements of a reduce.
 fn kills() -> (u64, u64, usize) {
-    if std::env::var_os("RINGFOLD_LONG").is_some() { (50, 6, 16 << 20) } else { (3, 60, 1000) }
+    if std::env::var_os("RINGFOLD_LONG").is_some() { (50, 4, 1 << 20) } else { (3, 60, 1000) }
 }
 
 #[test]
