@@ -38,6 +38,16 @@ fn an_elastic_run_is_measured_and_checked() {
 }
 
 #[test]
+fn a_master_is_measured_with_scripted_peers() {
+    let output = output(RINGFOLD, &["bench", "--master", "--peers", "2,20", "--rounds", "5"]);
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
+    for event in ["all join", "vote", "commit", " join", "loss", "reopened", "peak resident memory"] {
+        assert_eq!(rows(&text).iter().filter(|row| row.contains(&format!(" {event} "))).count(), 2, "{text}");
+    }
+}
+
+#[test]
 fn concurrent_operations_share_the_payload() {
     let text = printed(&["--media", "elastic", "--sizes", "64KiB", "--concurrent", "8"]);
     assert!(text.contains("8 tags at once") && rows(&text)[0].trim_end().ends_with("ok"), "{text}");

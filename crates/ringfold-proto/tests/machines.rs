@@ -8,6 +8,7 @@ mod optimising;
 mod reducing;
 mod resetting;
 mod restarting;
+mod scale;
 mod sharing_state;
 mod test_run;
 mod topology;

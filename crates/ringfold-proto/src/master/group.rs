@@ -102,6 +102,6 @@ impl Group {
             EpochStage::Solving { deadline, .. } | EpochStage::Proposed { deadline, .. } => Some(*deadline),
         };
         let ops = self.ops.values().map(|op| op.deadline);
-        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))
+        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::check_at))
     }
 }

@@ -24,6 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Restoration {
     pub deadline: Time,
     returned: BTreeMap<PeerId, Resume>,
+    /// The largest world that a returned peer knows.
+    expected: usize,
+}
+
+/// The world that a peer knows.
+fn world_of(resume: &Resume) -> usize {
+    resume.attributes.global_world as usize
 }
 
 impl Master {
@@ -78,13 +85,15 @@ impl Master {
             outdated_before: 0,
             synced: resume.synced,
             had_epoch: true,
-            links: BTreeMap::new(),
-            rejected: None,
+            seat: None,
+            ended_links: BTreeSet::new(),
         });
+        self.rejected.remove(&peer);
         self.suspects.remove(&peer);
         self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
+            restoration.expected = restoration.expected.max(world_of(&resume));
             restoration.returned.insert(peer, resume);
         }
     }
@@ -93,16 +102,19 @@ impl Master {
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.remove(&peer);
+            restoration.expected = restoration.returned.values().map(world_of).max().unwrap_or(0);
         }
     }
 
     pub(super) fn advance_restoration(&mut self, now: Time) -> bool {
         let Some(restoration) = &self.restoration else { return false };
         let returned = &restoration.returned;
-        let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
-        let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
-        let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
-        if !all_back || returned.len() < expected {
+        if returned.len() < restoration.expected {
+            return false;
+        }
+        let mut members =
+            returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
+        if members.any(|member| !returned.contains_key(&member.peer)) {
             return false;
         }
         self.finish_restoration(now);
@@ -135,8 +147,8 @@ impl Master {
     fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
+            self.roster.set_status(peer, PeerStatus::Pending);
             if let Some(record) = self.roster.get_mut(peer) {
-                record.status = PeerStatus::Pending;
                 record.synced = None;
             }
             self.notify(Event::Demoted(self.peer_name(peer)));
@@ -150,7 +162,7 @@ impl Master {
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
     }
 
     fn finish_restoration(&mut self, now: Time) {
@@ -159,8 +171,8 @@ impl Master {
         self.evict_outsiders(&mut returned);
         self.notify(Event::RestoreEnded(returned.len()));
         for (peer, resume) in &returned {
+            self.roster.set_status(*peer, PeerStatus::Accepted);
             if let Some(record) = self.roster.get_mut(*peer) {
-                record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
             for phase in Phase::RUN_WIDE {
@@ -250,6 +262,7 @@ impl Master {
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
+            self.roster.seat(newest);
             group.stage = EpochStage::Open { description: newest.clone() };
         }
         group.ring.retain(|p| returned.contains_key(p));
@@ -341,7 +354,7 @@ fn decide_epoch_ops(
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
-                done.iter().for_each(|p| round.vote(*p, ()));
+                done.iter().for_each(|p| _ = round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
                 group.ops.insert(
                     (tag, seq),

@@ -8,10 +8,12 @@ use super::report::report;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::connection::Connection;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_proto::cause::Removal;
+use ringfold_proto::frame::SharedMessage;
 use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
@@ -48,6 +50,8 @@ pub(super) struct Server {
     unsent: BTreeSet<ConnId>,
     /// Bytes of incomplete messages, of all connections.
     held_bytes: usize,
+    /// The last long message: all members of a group get it.
+    long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
     crash: Option<Crash>,
 }
@@ -68,6 +72,7 @@ impl Server {
             unread: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
+            long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             machine: Machine::new(MasterConfig {
@@ -221,21 +226,30 @@ impl Server {
     fn act_and_flush(&mut self, now: Time) {
         loop {
             while let Some(action) = self.machine.poll_action() {
+                if matches!(&action, MasterAction::Send { message, .. } if is_long(&message.message)) {
+                    // Outcomes need not wait until the descriptions of the next epoch are encoded for all members.
+                    self.flush(now);
+                }
                 self.act(now, action);
             }
-            let mut is_settled = true;
-            for conn in std::mem::take(&mut self.unsent) {
-                let Some(peer) = self.peers.get_mut(&conn) else { continue };
-                if let Err(error) = peer.control.flush() {
-                    tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
-                    self.lose(now, conn);
-                    is_settled = false;
-                }
-            }
-            if is_settled {
+            if self.flush(now) {
                 return;
             }
         }
+    }
+
+    /// Sends what can be sent now. Returns whether no connection was lost.
+    fn flush(&mut self, now: Time) -> bool {
+        let mut is_settled = true;
+        for conn in std::mem::take(&mut self.unsent) {
+            let Some(peer) = self.peers.get_mut(&conn) else { continue };
+            if let Err(error) = peer.control.flush() {
+                tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
+                self.lose(now, conn);
+                is_settled = false;
+            }
+        }
+        is_settled
     }
 
     fn act(&mut self, now: Time, action: MasterAction) {
@@ -264,7 +278,11 @@ impl Server {
 
     fn send(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
-        if let Err(error) = peer.control.send(message) {
+        let sent = match is_long(&message.message) {
+            true => send_shared(&mut self.long, &mut peer.control.connection, message),
+            false => peer.control.send(message),
+        };
+        if let Err(error) = sent {
             tracing::error!(target: "ringfold::master", "failed to encode a message for {}: {error}", peer.from);
             // It would fail again on the next connection.
             if self.forget(conn).is_some() {
@@ -309,4 +327,24 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether a message names all members.
+fn is_long(message: &ToPeer) -> bool {
+    matches!(message, ToPeer::EpochProposed { .. })
+}
+
+/// Queues a message that is probably the same as the last one, which need not be encoded again.
+fn send_shared(
+    last: &mut Option<SharedMessage<ToPeer>>,
+    connection: &mut Connection,
+    message: &Numbered<ToPeer>,
+) -> io::Result<()> {
+    if last.as_ref().is_none_or(|last| !last.is(&message.message)) {
+        *last = Some(SharedMessage::new(message.message.clone()).map_err(io::Error::other)?);
+    }
+    if let Some(last) = last {
+        connection.send(&last.encode(message.number, message.acknowledged).map_err(io::Error::other)?);
+    }
+    Ok(())
 }
