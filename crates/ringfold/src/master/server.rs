@@ -222,34 +222,26 @@ impl Server {
         }
     }
 
-    /// Does what the machine asks for, and sends what is to be sent, until nothing follows from it.
+    /// Does what the machine asks for, and sends what is to be sent, until nothing follows from it. All messages for a
+    /// peer leave together: one that calls again after an outcome must know the epoch that was proposed with it.
     fn act_and_flush(&mut self, now: Time) {
         loop {
             while let Some(action) = self.machine.poll_action() {
-                if matches!(&action, MasterAction::Send { message, .. } if is_long(&message.message)) {
-                    // Outcomes need not wait until the descriptions of the next epoch are encoded for all members.
-                    self.flush(now);
-                }
                 self.act(now, action);
             }
-            if self.flush(now) {
+            let mut is_settled = true;
+            for conn in std::mem::take(&mut self.unsent) {
+                let Some(peer) = self.peers.get_mut(&conn) else { continue };
+                if let Err(error) = peer.control.flush() {
+                    tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
+                    self.lose(now, conn);
+                    is_settled = false;
+                }
+            }
+            if is_settled {
                 return;
             }
         }
-    }
-
-    /// Sends what can be sent now. Returns whether no connection was lost.
-    fn flush(&mut self, now: Time) -> bool {
-        let mut is_settled = true;
-        for conn in std::mem::take(&mut self.unsent) {
-            let Some(peer) = self.peers.get_mut(&conn) else { continue };
-            if let Err(error) = peer.control.flush() {
-                tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
-                self.lose(now, conn);
-                is_settled = false;
-            }
-        }
-        is_settled
     }
 
     fn act(&mut self, now: Time, action: MasterAction) {
