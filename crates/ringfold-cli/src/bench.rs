@@ -68,6 +68,9 @@ impl Bench {
         if self.master {
             let other = self.master_program.iter().map(|path| path.clone().into_os_string());
             let master = if self.master_program.is_some() { &Invocation::of(other) } else { invocation };
+            if let Some(count) = self.silent {
+                return coordinator::run_crowded(count, self.rounds, master, interrupt).map(|()| true);
+            }
             return coordinator::run(&self.peers, self.rounds, master, interrupt).map(|()| true);
         }
         let (kinds, effort) = (self.kinds()?, self.effort());

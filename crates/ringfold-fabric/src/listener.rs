@@ -1,7 +1,10 @@
 //! Accepting connections: listening sockets, and the handshakes of incoming connections.
 //!
 //! Listening sockets are level-triggered: a connection that cannot be accepted would wake the poller for ever. So they are
-//! not registered while the process has no descriptors left, or too many handshakes are in progress.
+//! not registered while the process has no descriptors left.
+//!
+//! Everything is accepted at once, because a connection of a peer may be behind thousands of others. If too many handshakes
+//! are in progress, the address that has most of them loses some: first those that have said nothing yet.
 
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
@@ -34,6 +37,7 @@ pub struct Listener {
     /// Whether a shortage was logged since the last connection was accepted.
     is_shortage_logged: bool,
     handshakes: HashMap<Token, Incoming>,
+    handshakes_max: usize,
     closing: ClosingConnections,
     outcomes: VecDeque<Outcome>,
 }
@@ -56,6 +60,21 @@ struct Incoming {
     begun: Time,
     /// Its hello, once it has arrived.
     hello: Option<Hello>,
+}
+
+impl Incoming {
+    /// Whether its first message has arrived as a whole: the hello, or the first one of TLS.
+    fn has_begun(&self) -> bool {
+        self.hello.is_some() || self.handshake.has_negotiated()
+    }
+}
+
+/// The host or the network of a connection. Hosts have many addresses of IPv6 that begin alike.
+fn source(of: SocketAddr) -> IpAddr {
+    match of.ip().to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
 }
 
 /// An address to listen on.
@@ -92,6 +111,8 @@ impl From<BindError> for io::Error {
     }
 }
 
+const CROWDED: &str = "too many handshakes are in progress";
+
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => "another program listens there already".into(),
@@ -115,6 +136,7 @@ impl Listener {
             paused_until: None,
             is_shortage_logged: false,
             handshakes: HashMap::new(),
+            handshakes_max: limits::handshakes_max(),
             closing: ClosingConnections::default(),
             outcomes: VecDeque::new(),
         };
@@ -184,13 +206,7 @@ impl Listener {
     /// When to call [`Listener::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
-        // Only time wakes a listener that is not registered.
-        let resumes = match (self.is_registered, self.paused_until) {
-            (true, _) => None,
-            (false, Some(until)) => Some(until),
-            (false, None) => self.crowding().map(|(_, begun)| begun + limits::CROWDING_MAX),
-        };
-        deadlines.chain(resumes).chain(self.closing.poll_timeout()).min()
+        deadlines.chain(self.paused_until).chain(self.closing.poll_timeout()).min()
     }
 
     /// Time has passed.
@@ -256,12 +272,13 @@ impl Listener {
 
     fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretLookup) {
         for _ in 0..limits::ACCEPTS_PER_TURN {
-            if self.is_full() && !self.make_room(now) {
-                return;
-            }
             match self.ports[port].socket.accept() {
                 Ok((stream, from)) => {
                     self.is_shortage_logged = false;
+                    if self.handshakes.len() >= self.handshakes_max && !self.make_room(now, from) {
+                        self.outcomes.push_back(Outcome::Rejected(from, Rejection::retryable(CROWDED)));
+                        continue;
+                    }
                     self.begin(now, Transport::from(stream), from, identity, secrets);
                 }
                 Err(error) => match error.kind() {
@@ -330,35 +347,32 @@ impl Listener {
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.handshakes.len() >= limits::HANDSHAKES_MAX
-    }
-
-    /// The oldest silent handshake of the address that has most of them, and when it began. One that has sent its hello is
-    /// about to end, and is left alone.
-    fn crowding(&self) -> Option<(Token, Time)> {
-        let silent = || self.handshakes.iter().filter(|(_, incoming)| incoming.hello.is_none());
+    /// Drops handshakes of the address that has most of them: the oldest that have not begun, or else the oldest. A newcomer
+    /// of that address does not displace one that has begun a short time ago. Returns whether there is room for it.
+    fn make_room(&mut self, now: Time, newcomer: SocketAddr) -> bool {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, incoming) in silent() {
-            *counts.entry(incoming.from.ip()).or_default() += 1;
+        for incoming in self.handshakes.values() {
+            *counts.entry(source(incoming.from)).or_default() += 1;
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
-        let of_most = silent().filter(|(_, incoming)| incoming.from.ip() == most);
-        of_most.map(|(token, incoming)| (*token, incoming.begun)).min_by_key(|(_, begun)| *begun)
-    }
-
-    /// If too many handshakes are in progress, the address with most of them loses its oldest silent one, unless that has
-    /// only just begun. Returns whether there is room; without it new connections wait in the backlog.
-    fn make_room(&mut self, now: Time) -> bool {
-        let Some((token, begun)) = self.crowding() else { return false };
-        if begun + limits::CROWDING_MAX > now {
-            return false;
+        let Some((most, count)) = counts.iter().max_by_key(|(_, count)| **count) else { return false };
+        let of_most = self.handshakes.iter().filter(|(_, incoming)| source(incoming.from) == *most);
+        let mut victims: Vec<_> =
+            of_most.map(|(token, incoming)| (incoming.has_begun(), incoming.begun, *token)).collect();
+        victims.sort_unstable_by_key(|(has_begun, begun, _)| (*has_begun, *begun));
+        let silent = victims.partition_point(|(has_begun, ..)| !has_begun);
+        let has_fewer = counts.get(&source(newcomer)).is_none_or(|own| own < count);
+        let dropped = match victims.first() {
+            // Several at once, because counting takes longer than dropping.
+            Some((false, ..)) => silent.min(self.handshakes_max / limits::CROWD_SHARE),
+            Some((true, begun, _)) if has_fewer || *begun + limits::CROWDING_MAX <= now => 1,
+            _ => 0,
+        };
+        for (_, _, token) in &victims[..dropped] {
+            if let Some(incoming) = self.handshakes.remove(token) {
+                self.outcomes.push_back(Outcome::Rejected(incoming.from, Rejection::retryable(CROWDED)));
+            }
         }
-        if let Some(incoming) = self.handshakes.remove(&token) {
-            let rejection = Rejection::retryable("too many handshakes are in progress");
-            self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
-        }
-        true
+        dropped > 0
     }
 
     /// Most likely there are no descriptors left. Retrying at once would spin, because the sockets stay ready.
@@ -369,12 +383,10 @@ impl Listener {
         }
     }
 
-    /// Registers the sockets while there is room for connections.
+    /// Registers the sockets while connections can be accepted.
     fn update_registration(&mut self, now: Time) {
         self.paused_until.take_if(|until| *until <= now);
-        let has_room =
-            !self.is_full() || self.crowding().is_some_and(|(_, begun)| begun + limits::CROWDING_MAX <= now);
-        if let Err(error) = self.register(has_room && self.paused_until.is_none()) {
+        if let Err(error) = self.register(self.paused_until.is_none()) {
             self.pause(now, &error);
         }
     }

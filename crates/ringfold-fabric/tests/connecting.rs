@@ -129,28 +129,71 @@ fn await_welcome(server: &mut Server, now: Time, stream: &TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
+const HOST: [u8; 4] = [127, 0, 0, 1];
+
+/// A connection from an address, which has sent its hello.
+fn begin(at: SocketAddr, from: [u8; 4]) -> (TcpStream, DialerHandshake) {
+    let Credentials { identity, target, secret } = credentials();
+    let mut dialler = DialerHandshake::new(identity, target, secret, random::nonce().unwrap());
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0))).unwrap();
+    rustix::net::connect(&socket, &at).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.write_all(&dialler.poll_output()).unwrap();
+    (stream, dialler)
+}
+
+#[test]
+fn an_address_with_most_handshakes_gives_way_to_others_at_once_and_to_itself_later() {
+    let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
+    let (at, clock) = (server.address(HOST), Clock::start());
+    let now = clock.now();
+    let mut crowd = Vec::new();
+    for _ in 0..limits::handshakes_max() {
+        crowd.push(begin(at, HOST).0);
+        await_welcome(&mut server, now, &crowd[crowd.len() - 1]);
+    }
+    let is_closed = |stream: &mut TcpStream| {
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        loop {
+            match stream.read(&mut [0; Welcome::BYTES]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    // Another one of that address is dropped, one of another address is not.
+    let refused = &mut begin(at, HOST).0;
+    while server.rejected == 0 {
+        server.turn(now);
+    }
+    assert!(is_closed(refused));
+    let elsewhere = begin(at, [127, 0, 0, 2]).0;
+    await_welcome(&mut server, now, &elsewhere);
+    assert_eq!(server.rejected, 2);
+    // After a while one of that address displaces another.
+    let later = now + limits::CROWDING_MAX;
+    await_welcome(&mut server, later, &begin(at, HOST).0);
+    assert_eq!(server.rejected, 3);
+}
+
 #[test]
 fn handshakes_that_have_begun_are_not_evicted() {
     let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
     let (at, clock) = (server.address([127, 0, 0, 1]), Clock::start());
     // All but one have sent their hello, and take their time with the rest.
-    let begin = || {
-        let Credentials { identity, target, secret } = credentials();
-        let mut dialler = DialerHandshake::new(identity, target, secret, random::nonce().unwrap());
-        let mut stream = TcpStream::connect(at).unwrap();
-        stream.write_all(&dialler.poll_output()).unwrap();
-        (stream, dialler)
-    };
     let mut begun = Vec::new();
-    for _ in 1..limits::HANDSHAKES_MAX {
-        begun.push(begin());
+    for _ in 1..limits::handshakes_max() {
+        begun.push(begin(at, HOST));
         await_welcome(&mut server, clock.now(), &begun[begun.len() - 1].0);
     }
     let mut silent = TcpStream::connect(at).unwrap();
-    let late = begin();
+    let late = begin(at, HOST);
     let end = Instant::now() + LONG;
     while server.rejected == 0 {
-        server.turn(clock.now() + limits::CROWDING_MAX);
+        server.turn(clock.now());
         assert!(Instant::now() < end, "nobody was evicted");
     }
     silent.set_read_timeout(Some(LONG)).unwrap();
@@ -168,7 +211,7 @@ fn handshakes_that_have_begun_are_not_evicted() {
             assert!(Instant::now() < end, "{before} established");
         }
     }
-    assert_eq!(server.established.len(), limits::HANDSHAKES_MAX);
+    assert_eq!(server.established.len(), limits::handshakes_max());
 }
 
 /// A connection with what it sends until its peer's window is full, and the peer.

@@ -130,6 +130,11 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value = "10,100,300,1000", value_delimiter = ',', requires = "master",
         value_parser = clap::value_parser!(u64).range(2..=1000))]
     pub(super) peers: Vec<u64>,
+    /// Measure joins instead, while so many connections of one address send nothing, a byte per second, or only their first
+    /// message. With a join token in the environment, by TLS
+    #[arg(long, value_name = "CONNECTIONS", requires = "master", conflicts_with = "peers",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(super) silent: Option<u64>,
     /// The program of the master, for example another build of ringfold [default: this one]
     #[arg(long, value_name = "PATH", requires = "master")]
     pub(super) master_program: Option<PathBuf>,

@@ -3,6 +3,7 @@
 //! The master is a process of its own. The peers are scripted sessions of this process: real control connections over
 //! loopback with the real peer machine, but without data. All of them are served by one thread.
 
+mod crowd;
 mod scripted_peer;
 mod swarm;
 
@@ -26,6 +27,11 @@ const MEMBERSHIP_SHARE: u32 = 20;
 
 const HEADER: &str = "\
 # peers  event      runs    p50 ms    p99 ms    max ms   KiB to master  KiB from it   master cpu ms  peers' cpu ms";
+
+/// Measures joins while many connections of one address never authenticate.
+pub(super) fn run_crowded(count: u64, rounds: u32, invocation: &Invocation, interrupt: &Interrupt) -> Result<()> {
+    crowd::run(count as usize, (rounds / MEMBERSHIP_SHARE).max(2), invocation, interrupt)
+}
 
 /// Measures and prints a table for each number of peers.
 pub(super) fn run(peers: &[u64], rounds: u32, invocation: &Invocation, interrupt: &Interrupt) -> Result<()> {
@@ -117,8 +123,7 @@ fn row(peers: usize, event: &str, times: &[Duration], cost: Cost) -> String {
     let mut ms: Vec<_> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
     ms.sort_by(f64::total_cmp);
     let p50 = median(&ms).unwrap_or(0.0);
-    let p99 = ms.get((ms.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
-    let max = ms.last().copied().unwrap_or(0.0);
+    let (p99, max) = (percentile(&ms, 99), percentile(&ms, 100));
     let runs = ms.len();
     let each = |total: u64, unit: f64| total as f64 / unit / runs.max(1) as f64;
     let (to, from) = (each(cost.traffic.to_master, 1024.0), each(cost.traffic.from_master, 1024.0));
@@ -126,6 +131,11 @@ fn row(peers: usize, event: &str, times: &[Duration], cost: Cost) -> String {
     format!(
         "{peers:7}  {event:9} {runs:5}  {p50:8.2}  {p99:8.2}  {max:8.2}  {to:14.1}  {from:11.1}  {master:14.2}  {own:13.2}"
     )
+}
+
+/// A percentile of sorted values; zero if there are none.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// Processor time of all threads of a process that have not ended.
