@@ -32,8 +32,8 @@ pub fn handshakes_max() -> usize {
 /// The share of silent handshakes that are dropped together where too many are in progress: one of so many.
 pub(crate) const CROWD_SHARE: usize = 16;
 
-/// How long a handshake that has begun may take where too many are in progress and all others are of the same address.
-pub const CROWDING_MAX: Duration = Duration::from_secs(1);
+/// How long a handshake that has begun may take where too many are in progress and its address has most of them.
+pub const CROWDING_MAX: Duration = Duration::from_millis(100);
 
 /// How long nothing is accepted after the process ran out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

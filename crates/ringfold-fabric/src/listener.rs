@@ -1,10 +1,10 @@
 //! Accepting connections: listening sockets, and the handshakes of incoming connections.
 //!
 //! Listening sockets are level-triggered: a connection that cannot be accepted would wake the poller for ever. So they are
-//! not registered while the process has no descriptors left.
+//! not registered while the process has no descriptors left, or too many handshakes are in progress.
 //!
-//! Everything is accepted at once, because a connection of a peer may be behind thousands of others. If too many handshakes
-//! are in progress, the address that has most of them loses some: first those that have said nothing yet.
+//! A connection of a peer may be behind thousands of others, so they are accepted fast. If too many handshakes are in
+//! progress, the address that has most of them loses some: at once those that have not sent their first message.
 
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
@@ -111,8 +111,6 @@ impl From<BindError> for io::Error {
     }
 }
 
-const CROWDED: &str = "too many handshakes are in progress";
-
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => "another program listens there already".into(),
@@ -206,7 +204,13 @@ impl Listener {
     /// When to call [`Listener::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
-        deadlines.chain(self.paused_until).chain(self.closing.poll_timeout()).min()
+        // Only time wakes a listener that is not registered.
+        let resumes = match (self.is_registered, self.paused_until) {
+            (true, _) => None,
+            (false, Some(until)) => Some(until),
+            (false, None) => self.crowding().map(|(at, _)| at),
+        };
+        deadlines.chain(resumes).chain(self.closing.poll_timeout()).min()
     }
 
     /// Time has passed.
@@ -272,13 +276,11 @@ impl Listener {
 
     fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretLookup) {
         for _ in 0..limits::ACCEPTS_PER_TURN {
+            let Some(crowd) = self.find_room(now) else { return };
             match self.ports[port].socket.accept() {
                 Ok((stream, from)) => {
                     self.is_shortage_logged = false;
-                    if self.handshakes.len() >= self.handshakes_max && !self.make_room(now, from) {
-                        self.outcomes.push_back(Outcome::Rejected(from, Rejection::retryable(CROWDED)));
-                        continue;
-                    }
+                    self.drop_crowd(crowd);
                     self.begin(now, Transport::from(stream), from, identity, secrets);
                 }
                 Err(error) => match error.kind() {
@@ -347,32 +349,42 @@ impl Listener {
         }
     }
 
-    /// Drops handshakes of the address that has most of them: the oldest that have not begun, or else the oldest. A newcomer
-    /// of that address does not displace one that has begun a short time ago. Returns whether there is room for it.
-    fn make_room(&mut self, now: Time, newcomer: SocketAddr) -> bool {
+    /// What gives way if there are too many, of the address that has most of them, and when: some of those that have not
+    /// begun at once, or else the oldest after a moment. A peer that has begun needs a few round trips.
+    fn crowding(&self) -> Option<(Time, Vec<Token>)> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for incoming in self.handshakes.values() {
             *counts.entry(source(incoming.from)).or_default() += 1;
         }
-        let Some((most, count)) = counts.iter().max_by_key(|(_, count)| **count) else { return false };
-        let of_most = self.handshakes.iter().filter(|(_, incoming)| source(incoming.from) == *most);
-        let mut victims: Vec<_> =
-            of_most.map(|(token, incoming)| (incoming.has_begun(), incoming.begun, *token)).collect();
-        victims.sort_unstable_by_key(|(has_begun, begun, _)| (*has_begun, *begun));
-        let silent = victims.partition_point(|(has_begun, ..)| !has_begun);
-        let has_fewer = counts.get(&source(newcomer)).is_none_or(|own| own < count);
-        let dropped = match victims.first() {
-            // Several at once, because counting takes longer than dropping.
-            Some((false, ..)) => silent.min(self.handshakes_max / limits::CROWD_SHARE),
-            Some((true, begun, _)) if has_fewer || *begun + limits::CROWDING_MAX <= now => 1,
-            _ => 0,
-        };
-        for (_, _, token) in &victims[..dropped] {
-            if let Some(incoming) = self.handshakes.remove(token) {
-                self.outcomes.push_back(Outcome::Rejected(incoming.from, Rejection::retryable(CROWDED)));
+        let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
+        let of_most = || self.handshakes.iter().filter(|(_, incoming)| source(incoming.from) == most);
+        let silent = of_most().filter(|(_, incoming)| !incoming.has_begun());
+        let mut silent: Vec<_> = silent.map(|(token, incoming)| (incoming.begun, *token)).collect();
+        if silent.is_empty() {
+            let (token, oldest) = of_most().min_by_key(|(_, incoming)| incoming.begun)?;
+            return Some((oldest.begun + limits::CROWDING_MAX, vec![*token]));
+        }
+        // Several together, because this search takes longer than dropping one.
+        silent.sort_unstable_by_key(|(begun, _)| *begun);
+        silent.truncate(self.handshakes_max / limits::CROWD_SHARE);
+        Some((Time::ZERO, silent.into_iter().map(|(_, token)| token).collect()))
+    }
+
+    /// What gives way to another connection now; none if it has to wait in the backlog.
+    fn find_room(&self, now: Time) -> Option<Vec<Token>> {
+        if self.handshakes.len() < self.handshakes_max {
+            return Some(Vec::new());
+        }
+        self.crowding().filter(|(at, _)| *at <= now).map(|(_, crowd)| crowd)
+    }
+
+    fn drop_crowd(&mut self, crowd: Vec<Token>) {
+        for token in crowd {
+            if let Some(incoming) = self.handshakes.remove(&token) {
+                let rejection = Rejection::retryable("too many handshakes are in progress");
+                self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
             }
         }
-        dropped > 0
     }
 
     /// Most likely there are no descriptors left. Retrying at once would spin, because the sockets stay ready.
@@ -383,10 +395,11 @@ impl Listener {
         }
     }
 
-    /// Registers the sockets while connections can be accepted.
+    /// Registers the sockets while there is room for connections.
     fn update_registration(&mut self, now: Time) {
         self.paused_until.take_if(|until| *until <= now);
-        if let Err(error) = self.register(self.paused_until.is_none()) {
+        let has_room = self.paused_until.is_none() && self.find_room(now).is_some();
+        if let Err(error) = self.register(has_room) {
             self.pause(now, &error);
         }
     }

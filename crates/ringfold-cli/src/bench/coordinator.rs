@@ -29,7 +29,12 @@ const HEADER: &str = "\
 # peers  event      runs    p50 ms    p99 ms    max ms   KiB to master  KiB from it   master cpu ms  peers' cpu ms";
 
 /// Measures joins while many connections of one address never authenticate.
-pub(super) fn run_crowded(count: u64, rounds: u32, invocation: &Invocation, interrupt: &Interrupt) -> Result<()> {
+pub(super) fn run_crowded(
+    count: u64,
+    rounds: u32,
+    invocation: &Invocation,
+    interrupt: &Interrupt,
+) -> Result<()> {
     crowd::run(count as usize, (rounds / MEMBERSHIP_SHARE).max(2), invocation, interrupt)
 }
 

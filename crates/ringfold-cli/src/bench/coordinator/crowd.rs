@@ -15,7 +15,9 @@ use ringfold_fabric::random;
 use ringfold_fabric::tls::{Encryption, Security};
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::id::{PeerId, RunId};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with,
+};
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -103,8 +105,11 @@ pub(super) fn run(count: usize, joins: u32, invocation: &Invocation, interrupt: 
 
 /// A peer joins and leaves. Returns how long it took until it was connected.
 fn join(master: &str, token: &str) -> Result<Duration> {
-    let communicator =
-        Communicator::builder(master).token(token).bind(PEERS_FROM.into()).connect_timeout(JOIN_TIMEOUT).build()?;
+    let communicator = Communicator::builder(master)
+        .token(token)
+        .bind(PEERS_FROM.into())
+        .connect_timeout(JOIN_TIMEOUT)
+        .build()?;
     let began = Instant::now();
     communicator.connect()?;
     let elapsed = began.elapsed();
