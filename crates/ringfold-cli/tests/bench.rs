@@ -47,6 +47,33 @@ fn a_master_is_measured_with_scripted_peers() {
     }
 }
 
+/// The longest join while so many connections never authenticate. Without them it takes some milliseconds.
+const CROWDED_JOIN_MAX_MS: f64 = 1000.0;
+
+fn joins_are_fast_behind_silent_connections(token: &str) {
+    // More than the master lets begin.
+    let arguments = ["bench", "--master", "--silent", "1500", "--rounds", "40"];
+    let output = command(RINGFOLD, &arguments).env("PCCL_JOIN_TOKEN", token).output().unwrap();
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 7, "{text}");
+    for row in rows.iter().filter(|row| row.contains(" nothing ") || row.contains(" 1 byte/s ")) {
+        let longest: f64 = row.split_whitespace().nth_back(3).unwrap().parse().unwrap();
+        assert!(longest < CROWDED_JOIN_MAX_MS, "{text}");
+    }
+}
+
+#[test]
+fn silent_and_slow_connections_do_not_delay_a_join() {
+    joins_are_fast_behind_silent_connections("");
+}
+
+#[test]
+fn silent_and_slow_connections_do_not_delay_a_join_by_tls() {
+    joins_are_fast_behind_silent_connections("a secret");
+}
+
 #[test]
 fn concurrent_operations_share_the_payload() {
     let text = printed(&["--media", "elastic", "--sizes", "64KiB", "--concurrent", "8"]);

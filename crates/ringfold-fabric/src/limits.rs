@@ -29,11 +29,18 @@ pub fn handshakes_max() -> usize {
     share.clamp(HANDSHAKES_MIN, HANDSHAKES_MAX)
 }
 
-/// The share of silent handshakes that are dropped together where too many are in progress: one of so many.
+/// Where too many handshakes are in progress, one of so many is dropped at once if they have not begun.
 pub(crate) const CROWD_SHARE: usize = 16;
+
+/// The same for those that have begun.
+pub(crate) const CROWD_SHARE_BEGUN: usize = 64;
 
 /// How long a handshake that has begun may take where too many are in progress and its address has most of them.
 pub const CROWDING_MAX: Duration = Duration::from_millis(100);
+
+/// The time in which encrypted sessions that were begun in vain are counted, for each address. One that has had
+/// [`handshakes_max`] of them is not accepted for the rest of it.
+pub const WASTED_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long nothing is accepted after the process ran out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -32,6 +32,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause between two joins.
 const JOIN_PAUSE: Duration = Duration::from_millis(230);
 
+/// The pause before another attempt to join.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long a join may take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -103,18 +106,24 @@ pub(super) fn run(count: usize, joins: u32, invocation: &Invocation, interrupt: 
     Ok(())
 }
 
-/// A peer joins and leaves. Returns how long it took until it was connected.
+/// A peer joins and leaves. Returns how long it took until it was connected, with further attempts after failures that
+/// may pass.
 fn join(master: &str, token: &str) -> Result<Duration> {
-    let communicator = Communicator::builder(master)
-        .token(token)
-        .bind(PEERS_FROM.into())
-        .connect_timeout(JOIN_TIMEOUT)
-        .build()?;
     let began = Instant::now();
-    communicator.connect()?;
-    let elapsed = began.elapsed();
-    communicator.leave();
-    Ok(elapsed)
+    loop {
+        let communicator = Communicator::builder(master).token(token).bind(PEERS_FROM.into()).build()?;
+        match communicator.connect() {
+            Ok(()) => {
+                let elapsed = began.elapsed();
+                communicator.leave();
+                return Ok(elapsed);
+            }
+            Err(error) if error.is_retryable() && began.elapsed() < JOIN_TIMEOUT => {
+                thread::sleep(RETRY_PAUSE)
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// What a peer sends first: the hello, or that of TLS.
