@@ -47,12 +47,13 @@ fn a_master_is_measured_with_scripted_peers() {
     }
 }
 
-/// The longest join while so many connections never authenticate. Without them it takes some milliseconds.
-const CROWDED_JOIN_MAX_MS: f64 = 1000.0;
+/// The longest join while so many connections never authenticate: ten times that of a slow machine. If they kept their time
+/// it would be 5 s and more.
+const CROWDED_JOIN_MAX_MS: f64 = 3000.0;
 
 fn joins_are_fast_behind_silent_connections(token: &str) {
-    // More than the master lets begin.
-    let arguments = ["bench", "--master", "--silent", "1500", "--rounds", "40"];
+    // Several times the number of handshakes that may be in progress.
+    let arguments = ["bench", "--master", "--silent", "3000", "--rounds", "40"];
     let output = command(RINGFOLD, &arguments).env("PCCL_JOIN_TOKEN", token).output().unwrap();
     let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
