@@ -290,6 +290,13 @@ impl Server {
             }
             std::process::abort();
         }
+        // Long messages for all members need not be held together; what was queued before them leaves with them.
+        if is_long(&message.message)
+            && let Err(error) = peer.control.flush()
+        {
+            tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
+            self.lose(now, conn);
+        }
     }
 
     /// Closes the connection of a peer that misbehaves, and tells it why.
