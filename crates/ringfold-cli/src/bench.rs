@@ -3,6 +3,7 @@
 mod arguments;
 mod bench_op;
 mod children;
+mod coordinator;
 mod cuda;
 mod cuda_ranks;
 mod elastic;
@@ -63,6 +64,14 @@ impl Bench {
     fn measure(&self, invocation: &Invocation, interrupt: &Interrupt) -> Result<bool> {
         if self.cuda {
             return cuda::run(self, invocation, interrupt).map(|()| true);
+        }
+        if self.master {
+            let other = self.master_program.iter().map(|path| path.clone().into_os_string());
+            let master = if self.master_program.is_some() { &Invocation::of(other) } else { invocation };
+            if let Some(count) = self.silent {
+                return coordinator::run_crowded(count, self.rounds, master, interrupt).map(|()| true);
+            }
+            return coordinator::run(&self.peers, self.rounds, master, interrupt).map(|()| true);
         }
         let (kinds, effort) = (self.kinds()?, self.effort());
         if let Some(path) = &self.tune {

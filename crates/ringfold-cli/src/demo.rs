@@ -10,4 +10,5 @@ mod report;
 mod schedule;
 
 pub use arguments::Demo;
+pub(crate) use parent::start_master;
 pub use peer::PeerArguments;

@@ -71,6 +71,7 @@ impl MasterArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
         log::start(self.log);
+        serving::raise_descriptor_limit();
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
         let master = Arc::new(self.start(token)?);

@@ -4,6 +4,7 @@ use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ringfold::{JoinToken, TlsFiles};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -68,6 +69,13 @@ pub(crate) fn interrupt_at_end(
         interrupt();
     })?;
     Ok(())
+}
+
+/// Allows this process as many descriptors as the system permits: a process that serves many peers needs one for each.
+pub(crate) fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without permission it stays as it is, and the listener pauses when there are none left.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Prints a line that programs may wait for.

@@ -38,6 +38,44 @@ fn an_elastic_run_is_measured_and_checked() {
 }
 
 #[test]
+fn a_master_is_measured_with_scripted_peers() {
+    let output = output(RINGFOLD, &["bench", "--master", "--peers", "2,20", "--rounds", "5"]);
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
+    for event in ["all join", "vote", "commit", " join", "loss", "reopened", "peak resident memory"] {
+        assert_eq!(rows(&text).iter().filter(|row| row.contains(&format!(" {event} "))).count(), 2, "{text}");
+    }
+}
+
+/// The longest join while so many connections never authenticate: ten times that of a slow machine. If they kept their time
+/// it would be 5 s and more.
+const CROWDED_JOIN_MAX_MS: f64 = 3000.0;
+
+fn joins_are_fast_behind_silent_connections(token: &str) {
+    // Several times the number of handshakes that may be in progress.
+    let arguments = ["bench", "--master", "--silent", "3000", "--rounds", "40"];
+    let output = command(RINGFOLD, &arguments).env("PCCL_JOIN_TOKEN", token).output().unwrap();
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 7, "{text}");
+    for row in rows.iter().filter(|row| row.contains(" nothing ") || row.contains(" 1 byte/s ")) {
+        let longest: f64 = row.split_whitespace().nth_back(3).unwrap().parse().unwrap();
+        assert!(longest < CROWDED_JOIN_MAX_MS, "{text}");
+    }
+}
+
+#[test]
+fn silent_and_slow_connections_do_not_delay_a_join() {
+    joins_are_fast_behind_silent_connections("");
+}
+
+#[test]
+fn silent_and_slow_connections_do_not_delay_a_join_by_tls() {
+    joins_are_fast_behind_silent_connections("a secret");
+}
+
+#[test]
 fn concurrent_operations_share_the_payload() {
     let text = printed(&["--media", "elastic", "--sizes", "64KiB", "--concurrent", "8"]);
     assert!(text.contains("8 tags at once") && rows(&text)[0].trim_end().ends_with("ok"), "{text}");

@@ -163,6 +163,11 @@ impl Connection {
         self.transport.binding()
     }
 
+    /// Whether both ends have sent their first message of TLS.
+    pub(crate) fn has_negotiated(&self) -> bool {
+        self.transport.has_negotiated()
+    }
+
     /// Whether it is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.transport.is_encrypted()

@@ -161,6 +161,11 @@ impl Handshake {
         self.connection.relay().is_some()
     }
 
+    /// Whether the first message of TLS has arrived as a whole.
+    pub(crate) fn has_negotiated(&self) -> bool {
+        self.connection.has_negotiated()
+    }
+
     /// When it times out.
     pub fn deadline(&self) -> Time {
         self.deadline

@@ -15,11 +15,32 @@ pub const QUIC_CONNECT_MAX: Duration = Duration::from_millis(1500);
 /// Links with shorter round trips use TCP: there it fills the pipe, and needs less processor time.
 pub const QUIC_ROUND_TRIP_MIN: Duration = Duration::from_millis(3);
 
-/// Connections that may be in their handshake at once, at one listener. More wait in its backlog.
-pub const HANDSHAKES_MAX: usize = 256;
+/// Connections that may be in their handshake at once, at one listener; see [`handshakes_max`].
+pub const HANDSHAKES_MAX: usize = 1024;
 
-/// How long a handshake may take where too many are in progress and its address has most of them.
-pub const CROWDING_MAX: Duration = Duration::from_millis(500);
+/// The same for a process with few descriptors.
+pub const HANDSHAKES_MIN: usize = 64;
+
+/// Connections that may be in their handshake at once, at a listener of this process: a quarter of its descriptors, within
+/// the limits above. If there are more, those of the address with the most of them are dropped.
+pub fn handshakes_max() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = descriptors.map_or(HANDSHAKES_MAX, |all| usize::try_from(all / 4).unwrap_or(HANDSHAKES_MAX));
+    share.clamp(HANDSHAKES_MIN, HANDSHAKES_MAX)
+}
+
+/// Where too many handshakes are in progress, one of so many is dropped at once if they have not begun.
+pub(crate) const CROWD_SHARE: usize = 16;
+
+/// The same for those that have begun.
+pub(crate) const CROWD_SHARE_BEGUN: usize = 64;
+
+/// How long a handshake that has begun may take where too many are in progress and its address has most of them.
+pub const CROWDING_MAX: Duration = Duration::from_millis(100);
+
+/// The time in which encrypted sessions that were begun in vain are counted, for each address. One that has had
+/// [`handshakes_max`] of them is not accepted for the rest of it.
+pub const WASTED_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long nothing is accepted after the process ran out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -62,7 +83,7 @@ pub fn may_use_quic() -> bool {
 }
 
 /// Connections that may wait in a listener's backlog; the system may allow fewer.
-pub const BACKLOG: i32 = 2048;
+pub const BACKLOG: i32 = 4096;
 
 /// Connections that are taken from a listener in one turn.
 pub const ACCEPTS_PER_TURN: usize = 32;

@@ -2,6 +2,10 @@
 //!
 //! Listening sockets are level-triggered: a connection that cannot be accepted would wake the poller for ever. So they are
 //! not registered while the process has no descriptors left, or too many handshakes are in progress.
+//!
+//! A connection of a peer may be behind thousands of others, so they are accepted fast. If too many handshakes are in
+//! progress, the address that has most of them loses some: at once those that have not sent their first message. An address
+//! that makes this process compute the keys of many sessions in vain is not accepted for the rest of a second.
 
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
@@ -31,9 +35,15 @@ pub struct Listener {
     is_registered: bool,
     /// Nothing is accepted before this, because descriptors ran out.
     paused_until: Option<Time>,
+    /// Nothing is accepted before this while too many handshakes are in progress.
+    crowded_until: Option<Time>,
+    /// Encrypted sessions that were begun in vain since `wasted_since`, by address.
+    wasted: HashMap<IpAddr, usize>,
+    wasted_since: Time,
     /// Whether a shortage was logged since the last connection was accepted.
     is_shortage_logged: bool,
     handshakes: HashMap<Token, Incoming>,
+    handshakes_max: usize,
     closing: ClosingConnections,
     outcomes: VecDeque<Outcome>,
 }
@@ -56,6 +66,21 @@ struct Incoming {
     begun: Time,
     /// Its hello, once it has arrived.
     hello: Option<Hello>,
+}
+
+impl Incoming {
+    /// Whether its first message has arrived as a whole: the hello, or the first one of TLS.
+    fn has_begun(&self) -> bool {
+        self.hello.is_some() || self.handshake.has_negotiated()
+    }
+}
+
+/// The host or the network of a connection. Hosts have many addresses of IPv6 that begin alike.
+fn source(of: SocketAddr) -> IpAddr {
+    match of.ip().to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
 }
 
 /// An address to listen on.
@@ -113,8 +138,12 @@ impl Listener {
             quic: None,
             is_registered: false,
             paused_until: None,
+            crowded_until: None,
+            wasted: HashMap::new(),
+            wasted_since: Time::ZERO,
             is_shortage_logged: false,
             handshakes: HashMap::new(),
+            handshakes_max: limits::handshakes_max(),
             closing: ClosingConnections::default(),
             outcomes: VecDeque::new(),
         };
@@ -185,18 +214,15 @@ impl Listener {
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
         // Only time wakes a listener that is not registered.
-        let resumes = match (self.is_registered, self.paused_until) {
-            (true, _) => None,
-            (false, Some(until)) => Some(until),
-            (false, None) => self.crowding().map(|(_, begun)| begun + limits::CROWDING_MAX),
-        };
+        let resumes = self.paused_until.or(self.crowded_until).filter(|_| !self.is_registered);
         deadlines.chain(resumes).chain(self.closing.poll_timeout()).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
         let late = |incoming: &Incoming| incoming.handshake.deadline() <= now;
-        for (_, incoming) in self.handshakes.extract_if(|_, incoming| late(incoming)) {
+        for (_, incoming) in self.handshakes.extract_if(|_, incoming| late(incoming)).collect::<Vec<_>>() {
+            self.note_wasted(now, &incoming);
             let rejection = incoming.handshake.timed_out();
             self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
             self.closing.close(now, incoming.handshake.into_connection());
@@ -256,12 +282,16 @@ impl Listener {
 
     fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretLookup) {
         for _ in 0..limits::ACCEPTS_PER_TURN {
-            if self.is_full() && !self.make_room(now) {
-                return;
-            }
+            let Some(crowd) = self.find_room(now) else { return };
             match self.ports[port].socket.accept() {
                 Ok((stream, from)) => {
                     self.is_shortage_logged = false;
+                    if self.is_wasteful(now, from) {
+                        let rejection = Rejection::retryable("too many handshakes without a result");
+                        self.outcomes.push_back(Outcome::Rejected(from, rejection));
+                        continue;
+                    }
+                    self.drop_crowd(now, crowd);
                     self.begin(now, Transport::from(stream), from, identity, secrets);
                 }
                 Err(error) => match error.kind() {
@@ -316,7 +346,11 @@ impl Listener {
         if matches!(step, Ok(None)) {
             return;
         }
-        let Some(Incoming { handshake, from, .. }) = self.handshakes.remove(&token) else { return };
+        let Some(incoming) = self.handshakes.remove(&token) else { return };
+        if step.is_err() {
+            self.note_wasted(now, &incoming);
+        }
+        let Incoming { handshake, from, .. } = incoming;
         let connection = handshake.into_connection();
         match step {
             Ok(None) => {}
@@ -330,35 +364,67 @@ impl Listener {
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.handshakes.len() >= limits::HANDSHAKES_MAX
-    }
-
-    /// The oldest silent handshake of the address that has most of them, and when it began. One that has sent its hello is
-    /// about to end, and is left alone.
-    fn crowding(&self) -> Option<(Token, Time)> {
-        let silent = || self.handshakes.iter().filter(|(_, incoming)| incoming.hello.is_none());
+    /// What gives way if there are too many, of the address that has most of them, and when: those that have not begun at
+    /// once, or else others after a moment. A peer that has begun needs a few round trips. The oldest give way, and several
+    /// together, because this search takes longer than dropping them.
+    fn crowding(&self) -> Option<(Time, Vec<Token>)> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, incoming) in silent() {
-            *counts.entry(incoming.from.ip()).or_default() += 1;
+        for incoming in self.handshakes.values() {
+            *counts.entry(source(incoming.from)).or_default() += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
-        let of_most = silent().filter(|(_, incoming)| incoming.from.ip() == most);
-        of_most.map(|(token, incoming)| (*token, incoming.begun)).min_by_key(|(_, begun)| *begun)
+        let of_most = self.handshakes.iter().filter(|(_, incoming)| source(incoming.from) == most);
+        let mut crowd: Vec<_> =
+            of_most.map(|(token, incoming)| (incoming.has_begun(), incoming.begun, *token)).collect();
+        crowd.sort_unstable_by_key(|(has_begun, begun, _)| (*has_begun, *begun));
+        let silent = crowd.partition_point(|(has_begun, ..)| !has_begun);
+        match silent {
+            0 => crowd.truncate((self.handshakes_max / limits::CROWD_SHARE_BEGUN).max(1)),
+            _ => crowd.truncate(silent.min(self.handshakes_max / limits::CROWD_SHARE)),
+        }
+        let (has_begun, begun, _) = crowd.last()?;
+        let at = if *has_begun { *begun + limits::CROWDING_MAX } else { Time::ZERO };
+        Some((at, crowd.into_iter().map(|(.., token)| token).collect()))
     }
 
-    /// If too many handshakes are in progress, the address with most of them loses its oldest silent one, unless that has
-    /// only just begun. Returns whether there is room; without it new connections wait in the backlog.
-    fn make_room(&mut self, now: Time) -> bool {
-        let Some((token, begun)) = self.crowding() else { return false };
-        if begun + limits::CROWDING_MAX > now {
-            return false;
+    fn is_full(&self) -> bool {
+        self.handshakes.len() >= self.handshakes_max
+    }
+
+    /// What gives way to another connection now; none if it has to wait in the backlog.
+    fn find_room(&mut self, now: Time) -> Option<Vec<Token>> {
+        if !self.is_full() {
+            return Some(Vec::new());
         }
-        if let Some(incoming) = self.handshakes.remove(&token) {
-            let rejection = Rejection::retryable("too many handshakes are in progress");
-            self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
+        let (at, crowd) = self.crowding()?;
+        self.crowded_until = (at > now).then_some(at);
+        self.crowded_until.is_none().then_some(crowd)
+    }
+
+    /// Whether an address has had too many sessions begun in vain.
+    fn is_wasteful(&mut self, now: Time, from: SocketAddr) -> bool {
+        if self.wasted_since + limits::WASTED_PERIOD <= now {
+            self.wasted.clear();
+            self.wasted_since = now;
         }
-        true
+        self.wasted.get(&source(from)).is_some_and(|wasted| *wasted >= self.handshakes_max)
+    }
+
+    /// Counts a handshake without a result, if it has cost much.
+    fn note_wasted(&mut self, now: Time, incoming: &Incoming) {
+        if incoming.handshake.has_negotiated() && !self.is_wasteful(now, incoming.from) {
+            *self.wasted.entry(source(incoming.from)).or_default() += 1;
+        }
+    }
+
+    fn drop_crowd(&mut self, now: Time, crowd: Vec<Token>) {
+        for token in crowd {
+            if let Some(incoming) = self.handshakes.remove(&token) {
+                self.note_wasted(now, &incoming);
+                let rejection = Rejection::retryable("too many handshakes are in progress");
+                self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
+            }
+        }
     }
 
     /// Most likely there are no descriptors left. Retrying at once would spin, because the sockets stay ready.
@@ -372,9 +438,9 @@ impl Listener {
     /// Registers the sockets while there is room for connections.
     fn update_registration(&mut self, now: Time) {
         self.paused_until.take_if(|until| *until <= now);
-        let has_room =
-            !self.is_full() || self.crowding().is_some_and(|(_, begun)| begun + limits::CROWDING_MAX <= now);
-        if let Err(error) = self.register(has_room && self.paused_until.is_none()) {
+        let is_full = self.is_full();
+        self.crowded_until.take_if(|until| !is_full || *until <= now);
+        if let Err(error) = self.register(self.paused_until.or(self.crowded_until).is_none()) {
             self.pause(now, &error);
         }
     }

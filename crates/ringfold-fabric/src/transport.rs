@@ -173,6 +173,11 @@ impl Transport {
         self.quic.is_some() || self.tls.get().is_some()
     }
 
+    /// Whether both ends have sent their first message of TLS.
+    pub(crate) fn has_negotiated(&self) -> bool {
+        self.quic.is_some() || self.tls.get().is_some_and(TlsSession::has_negotiated)
+    }
+
     /// Sends what was taken before. Returns whether nothing is left that only needs room.
     pub(crate) fn flush(&self) -> io::Result<bool> {
         self.tls.get().map_or(Ok(true), |session| session.flush(self).map_err(|error| self.explain(error)))

@@ -8,6 +8,7 @@ use ringfold_fabric::limits;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::random;
+use ringfold_fabric::tls::{Encryption, Security};
 use ringfold_proto::handshake::{DialTarget, DialerHandshake, Established, Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose, Welcome};
 use ringfold_proto::id::{PeerId, RunId};
@@ -129,28 +130,111 @@ fn await_welcome(server: &mut Server, now: Time, stream: &TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
+const HOST: [u8; 4] = [127, 0, 0, 1];
+
+fn connect_from(at: SocketAddr, from: [u8; 4]) -> TcpStream {
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0))).unwrap();
+    rustix::net::connect(&socket, &at).unwrap();
+    TcpStream::from(socket)
+}
+
+/// A connection from an address, which has sent its hello.
+fn begin(at: SocketAddr, from: [u8; 4]) -> (TcpStream, DialerHandshake) {
+    let Credentials { identity, target, secret } = credentials();
+    let mut dialler = DialerHandshake::new(identity, target, secret, random::nonce().unwrap());
+    let mut stream = connect_from(at, from);
+    stream.write_all(&dialler.poll_output()).unwrap();
+    (stream, dialler)
+}
+
+/// The first message of TLS, as a dialler sends it.
+fn first_tls_message() -> Vec<u8> {
+    let security = Arc::new(Security::new(Encryption::Always).unwrap());
+    let poller = Arc::new(Poller::new().unwrap().with_security(security));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (clock, at) = (Clock::start(), listener.local_addr().unwrap());
+    let mut dialer = Dialer::new(clock.now(), [at], credentials(), DialTiming::default(), &poller);
+    let mut stream = listener.accept().unwrap().0;
+    assert!(dialer.advance(clock.now()).unwrap().is_none());
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut bytes = vec![0; 1 << 16];
+    let length = stream.read(&mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn an_address_cannot_have_keys_computed_without_end() {
+    let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
+    let (at, now, message) = (server.address(HOST), Clock::start().now(), first_tls_message());
+    // Whether a connection gets an answer. Then it is closed.
+    let mut is_answered = |now, from| {
+        let (mut stream, before) = (connect_from(at, from), server.rejected);
+        let _ = stream.write_all(&message);
+        stream.set_nonblocking(true).unwrap();
+        let end = Instant::now() + LONG;
+        let mut stream = Some(stream);
+        let mut is_answered = false;
+        while server.rejected == before {
+            server.turn(now);
+            assert!(Instant::now() < end, "no end of the handshake");
+            if stream.as_ref().is_some_and(|stream| stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)) {
+                (stream, is_answered) = (None, true);
+            }
+        }
+        is_answered
+    };
+    for _ in 0..limits::handshakes_max() {
+        assert!(is_answered(now, HOST));
+    }
+    assert!(!is_answered(now, HOST));
+    assert!(is_answered(now, [127, 0, 0, 2]));
+    assert!(is_answered(now + limits::WASTED_PERIOD, HOST));
+}
+
+#[test]
+fn the_address_with_most_handshakes_gives_way_to_others() {
+    let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
+    let (at, now) = (server.address(HOST), Clock::start().now());
+    let elsewhere = [127, 0, 0, 2];
+    let mut crowd = vec![begin(at, elsewhere).0];
+    while crowd.len() <= limits::handshakes_max() {
+        await_welcome(&mut server, now, &crowd[crowd.len() - 1]);
+        crowd.push(begin(at, HOST).0);
+    }
+    // All have sent their hello a moment ago, so the last one waits.
+    for _ in 0..10 {
+        server.turn(now);
+    }
+    assert_eq!(server.rejected, 0);
+    let later = now + limits::CROWDING_MAX;
+    await_welcome(&mut server, later, &crowd[crowd.len() - 1]);
+    await_welcome(&mut server, later, &begin(at, elsewhere).0);
+    assert!((1..=limits::handshakes_max() / 8).contains(&server.rejected), "{}", server.rejected);
+    let welcome = &mut [0; Welcome::BYTES];
+    crowd[0].read_exact(welcome).unwrap();
+    crowd[0].set_nonblocking(true).unwrap();
+    let error = crowd[0].read(welcome).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the older one of the other address stays");
+}
+
 #[test]
 fn handshakes_that_have_begun_are_not_evicted() {
     let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
     let (at, clock) = (server.address([127, 0, 0, 1]), Clock::start());
     // All but one have sent their hello, and take their time with the rest.
-    let begin = || {
-        let Credentials { identity, target, secret } = credentials();
-        let mut dialler = DialerHandshake::new(identity, target, secret, random::nonce().unwrap());
-        let mut stream = TcpStream::connect(at).unwrap();
-        stream.write_all(&dialler.poll_output()).unwrap();
-        (stream, dialler)
-    };
     let mut begun = Vec::new();
-    for _ in 1..limits::HANDSHAKES_MAX {
-        begun.push(begin());
+    for _ in 1..limits::handshakes_max() {
+        begun.push(begin(at, HOST));
         await_welcome(&mut server, clock.now(), &begun[begun.len() - 1].0);
     }
     let mut silent = TcpStream::connect(at).unwrap();
-    let late = begin();
+    let late = begin(at, HOST);
     let end = Instant::now() + LONG;
     while server.rejected == 0 {
-        server.turn(clock.now() + limits::CROWDING_MAX);
+        server.turn(clock.now());
         assert!(Instant::now() < end, "nobody was evicted");
     }
     silent.set_read_timeout(Some(LONG)).unwrap();
@@ -168,7 +252,7 @@ fn handshakes_that_have_begun_are_not_evicted() {
             assert!(Instant::now() < end, "{before} established");
         }
     }
-    assert_eq!(server.established.len(), limits::HANDSHAKES_MAX);
+    assert_eq!(server.established.len(), limits::handshakes_max());
 }
 
 /// A connection with what it sends until its peer's window is full, and the peer.

@@ -6,8 +6,8 @@ use crate::id::{EpochId, PeerId, Rank};
 use crate::network::Network;
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A member, as the other members need to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ pub struct MissingPair(pub Rank, pub Rank);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochDescription {
     pub id: EpochId,
-    /// The members, oldest first; a member's position is its rank.
-    pub members: Vec<Member>,
+    /// The members, oldest first; a member's position is its rank. Shared, because every member gets all of them.
+    pub members: Arc<[Member]>,
     pub ring: Vec<Rank>,
     /// Whether all pairs get a link, not only those of the ring.
     pub mesh: bool,
@@ -67,10 +67,16 @@ impl EpochDescription {
 
     /// The members that `rank` needs a link with.
     pub fn neighbours(&self, rank: Rank) -> Vec<&Member> {
-        let wanted = |other: usize| {
-            other != rank.index() && (self.mesh || self.are_ring_neighbours(rank, Rank::from_index(other)))
-        };
-        self.members.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, m)| m).collect()
+        if self.mesh {
+            let others = self.members.iter().enumerate().filter(|(i, _)| *i != rank.index());
+            return others.map(|(_, member)| member).collect();
+        }
+        let world = self.ring.len();
+        let Some(at) = self.ring.iter().position(|r| *r == rank) else { return Vec::new() };
+        let mut found: Vec<_> = [(at + world - 1) % world, (at + 1) % world].map(|i| self.ring[i]).into();
+        found.sort_unstable();
+        found.dedup();
+        found.into_iter().filter(|r| *r != rank).filter_map(|r| self.members.get(r.index())).collect()
     }
 
     /// Whether the ring has an edge between the two, in either direction.
@@ -82,6 +88,13 @@ impl EpochDescription {
         next(a) == Some(b) || next(b) == Some(a)
     }
 
+    /// Whether what became known of a valid description when it was opened is valid, too.
+    pub fn are_links_valid(&self) -> bool {
+        let world = self.members.len();
+        let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
+        pairs_ok && self.network.as_ref().is_none_or(|network| network.is_valid_for(world))
+    }
+
     /// Whether a received description is valid: ranks in range, no duplicates, the ring a permutation, `me` a member.
     pub fn is_valid_for(&self, me: PeerId) -> bool {
         let world = self.members.len();
@@ -91,11 +104,11 @@ impl EpochDescription {
                 .ring
                 .iter()
                 .all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
-        let peers: BTreeSet<_> = self.members.iter().map(|m| m.peer).collect();
-        let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
-        let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && peers.len() == world;
-        let network_ok = self.network.as_ref().is_none_or(|network| network.is_valid_for(world));
-        world_ok && ring_ok && pairs_ok && network_ok && self.rank_of(me).is_some()
+        let mut peers: Vec<_> = self.members.iter().map(|m| m.peer).collect();
+        peers.sort_unstable();
+        let are_distinct = peers.windows(2).all(|pair| pair[0] != pair[1]);
+        let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && are_distinct;
+        world_ok && ring_ok && self.are_links_valid() && peers.binary_search(&me).is_ok()
     }
 }
 

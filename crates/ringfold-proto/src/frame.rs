@@ -16,6 +16,7 @@ use crate::data_header::{DataHeader, InvalidHeader};
 use crate::decode_budget::{Budgeted, DecodeBudget};
 use crate::limits;
 use crate::link_message::LinkMessage;
+use crate::message::Numbered;
 use core::marker::PhantomData;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
@@ -73,6 +74,52 @@ pub fn encode_control<T: Serialize + Bounded>(message: &T) -> Result<Vec<u8>, Fr
 /// Appends a control message to `out` as a frame. An error leaves `out` unchanged.
 pub fn encode_control_into<T: Serialize + Bounded>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
     encode_into(message, &[], out)
+}
+
+/// A message that is encoded once and sent on many sessions, on each with its own numbers.
+#[derive(Debug)]
+pub struct SharedMessage<M> {
+    message: M,
+    body: Vec<u8>,
+}
+
+impl<M: Serialize + PartialEq> SharedMessage<M>
+where
+    Numbered<M>: Bounded,
+{
+    /// Encodes the message.
+    ///
+    /// ```
+    /// use ringfold_proto::frame::{SharedMessage, encode_control};
+    /// use ringfold_proto::message::{Numbered, ToPeer};
+    ///
+    /// let shared = SharedMessage::new(ToPeer::Demoted)?;
+    /// let message = Numbered { number: 300, acknowledged: 7, message: ToPeer::Demoted };
+    /// assert!(shared.is(&message.message));
+    /// assert_eq!(shared.encode(300, 7)?, encode_control(&message)?);
+    /// # Ok::<(), ringfold_proto::frame::FrameError>(())
+    /// ```
+    pub fn new(message: M) -> Result<Self, FrameError> {
+        let numbered = Numbered { number: 0, acknowledged: 0, message };
+        let mut body = encode_control(&numbered)?;
+        // Each of the two numbers takes a byte.
+        body.drain(..CONTROL_PREFIX_BYTES + 2);
+        Ok(Self { message: numbered.message, body })
+    }
+
+    /// Whether it is this message.
+    pub fn is(&self, message: &M) -> bool {
+        self.message == *message
+    }
+
+    /// The frame with these numbers, as [`encode_control`] would encode it.
+    pub fn encode(&self, number: u64, acknowledged: u64) -> Result<Vec<u8>, FrameError> {
+        let numbers = postcard::to_allocvec(&(number, acknowledged)).map_err(|_| FrameError::Malformed)?;
+        let (bytes, max) = (numbers.len() + self.body.len(), Numbered::<M>::BYTES_MAX);
+        let length = u32::try_from(bytes).ok().filter(|_| bytes <= max);
+        let length = length.ok_or(FrameError::TooLong { bytes, max })?;
+        Ok([&length.to_le_bytes()[..], &numbers, &self.body].concat())
+    }
 }
 
 /// Encodes a message for a data connection as a frame.

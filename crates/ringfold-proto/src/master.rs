@@ -36,7 +36,7 @@ use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
 use crate::recovery::RecoverySettings;
 use crate::round::Round;
-use crate::session::Receipt;
+use crate::session::{Receipt, Session};
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
@@ -46,8 +46,9 @@ use optimise::Optimisation;
 use phase::{PhaseRound, VoteCall};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
+use rejected_state::RejectedState;
 use restore::Restoration;
-use roster::{PeerStatus, Roster};
+use roster::Roster;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -135,6 +136,10 @@ pub struct Master {
     next_heartbeat: Time,
     /// Peers without a connection, since when.
     suspects: BTreeMap<PeerId, Time>,
+    /// Peers whose shared state was rejected, until their next call.
+    rejected: BTreeMap<PeerId, RejectedState>,
+    /// No peer can become silent before this time.
+    silence_check_at: Time,
     /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
@@ -165,6 +170,8 @@ impl Master {
             round_trips: BTreeMap::new(),
             next_heartbeat: Time::ZERO,
             suspects: BTreeMap::new(),
+            rejected: BTreeMap::new(),
+            silence_check_at: Time(u64::MAX),
             lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
@@ -196,6 +203,10 @@ impl Master {
                     return;
                 };
                 record.heard_at = now;
+                if self.isolated {
+                    // The network of the master works again.
+                    self.silence_check_at = now;
+                }
                 match record.session.receive(&Numbered { number, acknowledged, message: () }) {
                     Receipt::New if number > 0 && acknowledged < record.outdated_before => {}
                     Receipt::New => self.dispatch(now, peer, message),
@@ -267,7 +278,7 @@ impl Master {
 
     /// When to call [`Master::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let voting = self.votes.values().filter_map(PhaseRound::deadline);
+        let voting = self.votes.values().filter_map(PhaseRound::check_at);
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
@@ -345,8 +356,21 @@ impl Master {
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
+        let bytes = Session::encoded_bytes(&message);
+        self.send_sized(peer, message, bytes);
+    }
+
+    /// Sends the same message to several peers.
+    fn send_all(&mut self, peers: impl IntoIterator<Item = PeerId>, message: &ToPeer) {
+        let bytes = Session::encoded_bytes(message);
+        for peer in peers {
+            self.send_sized(peer, message.clone(), bytes);
+        }
+    }
+
+    fn send_sized(&mut self, peer: PeerId, message: ToPeer, bytes: usize) {
         let Some(record) = self.roster.get_mut(peer) else { return };
-        let numbered = record.session.enqueue(message);
+        let numbered = record.session.enqueue_sized(message, bytes);
         if record.session.is_outbox_full() {
             self.lagging.insert(peer);
         }
@@ -374,10 +398,7 @@ impl Master {
     }
 
     fn attributes(&self, group: GroupId) -> Attributes {
-        let mut worlds = BTreeMap::<GroupId, u32>::new();
-        for record in self.roster.iter().filter(|r| r.status == PeerStatus::Accepted) {
-            *worlds.entry(record.join.group).or_default() += 1;
-        }
+        let worlds = self.roster.worlds();
         Attributes {
             global_world: worlds.values().sum(),
             group_world: worlds.get(&group).copied().unwrap_or(0),

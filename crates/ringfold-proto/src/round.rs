@@ -23,9 +23,9 @@ impl<V> Round<V> {
         Self { votes: BTreeMap::new(), opened: now, warnings: 0 }
     }
 
-    /// Adds a vote. It replaces an earlier one of the same peer.
-    pub fn vote(&mut self, peer: PeerId, vote: V) {
-        self.votes.insert(peer, vote);
+    /// Adds a vote. It replaces an earlier one of the same peer, and returns that.
+    pub fn vote(&mut self, peer: PeerId, vote: V) -> Option<V> {
+        self.votes.insert(peer, vote)
     }
 
     /// Removes a vote: the peer departed, or its call ended.
@@ -36,6 +36,11 @@ impl<V> Round<V> {
     /// The expected peers that have not voted.
     pub fn missing(&self, expected: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
         expected.into_iter().filter(|p| !self.votes.contains_key(p)).collect()
+    }
+
+    /// Whether there are votes, and at least so many: a round with fewer than expected is not complete.
+    pub fn has(&self, voters: usize) -> bool {
+        self.votes.len() >= voters.max(1)
     }
 
     /// Whether there is a vote, and all expected peers have voted.

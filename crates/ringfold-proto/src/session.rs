@@ -40,10 +40,19 @@ impl<Out> Default for Session<Out> {
 impl<Out: Clone + Serialize> Session<Out> {
     /// Numbers a message and keeps it until it is acknowledged.
     pub fn enqueue(&mut self, message: Out) -> Numbered<Out> {
+        let bytes = Self::encoded_bytes(&message);
+        self.enqueue_sized(message, bytes)
+    }
+
+    /// The encoded size of a message. One that cannot be encoded is not sent.
+    pub fn encoded_bytes(message: &Out) -> usize {
+        postcard::experimental::serialized_size(message).unwrap_or(0)
+    }
+
+    /// The same as [`Session::enqueue`], for a message whose encoded size is known because others get it, too.
+    pub fn enqueue_sized(&mut self, message: Out, bytes: usize) -> Numbered<Out> {
         self.sent += 1;
         let numbered = Numbered { number: self.sent, acknowledged: self.received, message };
-        // A message that cannot be encoded is not sent.
-        let bytes = postcard::experimental::serialized_size(&numbered.message).unwrap_or(0);
         self.outbox_bytes += bytes;
         self.outbox.push_back((numbered.clone(), bytes));
         numbered

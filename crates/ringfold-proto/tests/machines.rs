@@ -9,6 +9,7 @@ mod recovering;
 mod reducing;
 mod resetting;
 mod restarting;
+mod scale;
 mod sharing_state;
 mod test_run;
 mod topology;

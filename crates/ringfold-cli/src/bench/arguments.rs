@@ -121,6 +121,28 @@ pub struct Bench {
     #[arg(long, conflicts_with_all = ["collective", "min", "max", "dtype", "op", "media", "lab", "place", "concurrent",
         "quantize", "bind", "time_ms", "warmup", "no_check", "check", "against", "python", "floor", "json", "markdown", "plot"])]
     pub(super) cuda: bool,
+    /// Measure a master process with many peers: votes, commits, joins and losses. The peers are sessions of one thread over
+    /// loopback, without data. Nothing else is measured
+    #[arg(long, conflicts_with_all = ["collective", "sizes", "min", "max", "world", "dtype", "op", "media", "lab", "place",
+        "concurrent", "quantize", "bind", "runs", "time_ms", "warmup", "no_check", "check", "against", "python", "floor",
+        "cuda", "explain", "tuning", "tune", "json", "markdown", "plot"])]
+    pub(super) master: bool,
+    /// Numbers of peers of the master
+    #[arg(long, value_name = "N", default_value = "10,100,300,1000", value_delimiter = ',', requires = "master",
+        value_parser = clap::value_parser!(u64).range(2..=1000))]
+    pub(super) peers: Vec<u64>,
+    /// Measure joins instead, while so many connections of one address send nothing, a byte per second, or only their first
+    /// message. With a join token in the environment, by TLS
+    #[arg(long, value_name = "CONNECTIONS", requires = "master", conflicts_with = "peers",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(super) silent: Option<u64>,
+    /// The program of the master, for example another build of ringfold [default: this one]
+    #[arg(long, value_name = "PATH", requires = "master")]
+    pub(super) master_program: Option<PathBuf>,
+    /// Votes and commits of each number of peers; joins and losses are a twentieth of it
+    #[arg(long, value_name = "N", default_value_t = 300, requires = "master",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) rounds: u32,
     /// Print which plan each point uses, and why
     #[arg(long)]
     pub(super) explain: bool,

@@ -59,6 +59,11 @@ impl Child {
         Ok((child, stdout.context("the process has no standard output")?))
     }
 
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Sends SIGKILL and waits for the end.
     pub(crate) fn kill(&mut self) {
         if self.ended.is_none() {

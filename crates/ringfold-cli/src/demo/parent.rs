@@ -62,7 +62,7 @@ fn names() -> impl Iterator<Item = PeerLetter> {
 }
 
 /// Starts a master process and returns it with its address.
-fn start_master(invocation: &Invocation) -> Result<(Child, String)> {
+pub(crate) fn start_master(invocation: &Invocation) -> Result<(Child, String)> {
     let arguments = ["master", "--listen", "127.0.0.1:0", "--end-with-stdin"];
     let (master, stdout) = Child::spawn(invocation, &arguments)?;
     let (sender, line) = channel();

@@ -150,6 +150,11 @@ impl TlsSession {
         !state.arrived.is_empty() || state.failure.is_none() && state.input.has_record()
     }
 
+    /// Whether both ends have sent their first message.
+    pub(crate) fn has_negotiated(&self) -> bool {
+        self.0.lock().records.state().protocol_version().is_some()
+    }
+
     /// What the session proves; none before the end of the TLS handshake.
     pub(crate) fn binding(&self) -> Option<Binding> {
         let state = self.0.lock();

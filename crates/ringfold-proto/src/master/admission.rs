@@ -9,7 +9,7 @@ use crate::limits;
 use crate::message::{Answer, Join, Numbered, Phase, ToPeer};
 use crate::session::Session;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
@@ -34,8 +34,8 @@ impl Master {
             outdated_before: 0,
             synced: None,
             had_epoch: false,
-            links: BTreeMap::new(),
-            rejected: None,
+            seat: None,
+            ended_links: BTreeSet::new(),
         };
         let seniority = record.seniority;
         self.roster.insert(record);
@@ -60,7 +60,7 @@ impl Master {
         if self.restoration.is_some() {
             return false;
         }
-        if self.roster.accepted().next().is_none() {
+        if self.roster.world() == 0 {
             return self.admit(now);
         }
         if self.admitting.is_some() {
@@ -78,14 +78,14 @@ impl Master {
     }
 
     fn admit(&mut self, now: Time) -> bool {
-        let free = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
+        let free = limits::WORLD_MAX.saturating_sub(self.roster.world());
         // The others would wait for a suspect. It is admitted after it has resumed.
         let pending =
             self.roster.pending().filter(|p| !self.suspects.contains_key(p) && !self.is_held_back(*p));
         let pending: Vec<_> = pending.take(free).collect();
         for peer in &pending {
+            self.roster.set_status(*peer, PeerStatus::Accepted);
             let Some(record) = self.roster.get_mut(*peer) else { continue };
-            record.status = PeerStatus::Accepted;
             record.heard_at = now;
             let id = record.join.group;
             let group = self.groups.entry(id).or_default();
@@ -105,7 +105,7 @@ impl Master {
         if self.roster.get(peer).is_some() {
             return Some(JoinRejection::AlreadyMember);
         }
-        if self.roster.peers.len() >= limits::WORLD_MAX {
+        if self.roster.len() >= limits::WORLD_MAX {
             return Some(JoinRejection::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {

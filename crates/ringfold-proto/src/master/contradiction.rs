@@ -22,11 +22,7 @@ impl Master {
         if self.restoration.is_some() {
             return false;
         }
-        let voters = self.exclusive_voters();
-        if voters.is_empty() {
-            return false;
-        }
-        if let Some((one, other)) = contradicting_votes(&voters) {
+        if let Some((one, other)) = self.contradicting_votes() {
             let cause = self.contradiction(
                 &one,
                 WaitingPeer { who: self.peer_name(other.peer), call: other.phase.to_string() },
@@ -37,7 +33,7 @@ impl Master {
             self.drop_empty_rounds();
             return true;
         }
-        if let Some((vote, op, starter)) = self.contradicting_op(&voters) {
+        if let Some((vote, op, starter)) = self.contradicting_op() {
             let asked = self.groups.get(&vote.group).and_then(|g| g.ops.get(&(op.tag, op.seq)));
             let asked = asked.and_then(|round| round.started.get(&starter));
             let call = asked.map_or_else(|| op.to_string(), |d| format!("{d}, {}", op.tag));
@@ -52,28 +48,55 @@ impl Master {
     }
 
     /// The peers in exclusive votes that are not complete.
-    fn exclusive_voters(&self) -> Vec<ExclusiveVoter> {
-        let mut voters = Vec::new();
-        for (phase, votes) in self.votes.iter().filter(|(phase, votes)| phase.is_exclusive() && !votes.acting)
-        {
-            for peer in votes.round.votes().keys() {
-                let Some(group) = self.roster.group_of(*peer) else { continue };
-                voters.push(ExclusiveVoter { peer: *peer, group, phase: *phase });
-            }
-        }
-        for (id, group) in &self.groups {
+    fn exclusive_voters(&self) -> impl Iterator<Item = ExclusiveVoter> + '_ {
+        let syncing = self.groups.iter().flat_map(|(id, group)| {
             let offers = group.sync.iter().flat_map(super::sync::SyncRound::offering);
-            voters.extend(offers.map(|peer| ExclusiveVoter { peer, group: *id, phase: Phase::Sync }));
+            offers.map(|peer| ExclusiveVoter { peer, group: *id, phase: Phase::Sync })
+        });
+        self.run_wide_voters().flat_map(|(_, voters)| voters).chain(syncing)
+    }
+
+    /// Of them those of run-wide phases, by phase.
+    fn run_wide_voters(
+        &self,
+    ) -> impl Iterator<Item = (Phase, impl Iterator<Item = ExclusiveVoter> + '_)> + '_ {
+        let exclusive = self.votes.iter().filter(|(phase, votes)| phase.is_exclusive() && !votes.acting);
+        exclusive.map(|(phase, votes)| {
+            let voter = |peer: &PeerId| {
+                let group = self.roster.group_of(*peer)?;
+                Some(ExclusiveVoter { peer: *peer, group, phase: *phase })
+            };
+            (*phase, votes.round.votes().keys().filter_map(voter))
+        })
+    }
+
+    /// Two votes that cannot both be answered: of different phases, both run-wide or in the same group.
+    fn contradicting_votes(&self) -> Option<(ExclusiveVoter, ExclusiveVoter)> {
+        let mut firsts = self.run_wide_voters().filter_map(|(_, mut voters)| voters.next());
+        let one = firsts.next()?;
+        if let Some(other) = firsts.next() {
+            return Some((one, other));
         }
-        voters
+        let offering = |group: GroupId| self.groups.get(&group)?.sync.as_ref()?.offering().next();
+        if self.groups.keys().all(|group| offering(*group).is_none()) {
+            return None;
+        }
+        let mut voters = self.run_wide_voters().flat_map(|(_, voters)| voters);
+        voters.find_map(|one| {
+            let other = ExclusiveVoter { peer: offering(one.group)?, group: one.group, phase: Phase::Sync };
+            Some((one, other))
+        })
     }
 
     /// An operation that one peer has started, and that waits for a peer in an exclusive vote.
-    fn contradicting_op(&self, voters: &[ExclusiveVoter]) -> Option<(ExclusiveVoter, OpId, PeerId)> {
-        for vote in voters {
+    fn contradicting_op(&self) -> Option<(ExclusiveVoter, OpId, PeerId)> {
+        if self.groups.values().all(|group| group.ops.is_empty()) {
+            return None;
+        }
+        for vote in self.exclusive_voters() {
             let Some(group) = self.groups.get(&vote.group) else { continue };
             let Some(epoch) = group.open_epoch() else { continue };
-            if epoch.rank_of(vote.peer).is_none() {
+            if self.roster.get(vote.peer).is_none_or(|record| !record.is_in(epoch.id)) {
                 continue;
             }
             let lacking =
@@ -92,17 +115,4 @@ impl Master {
             other,
         }
     }
-}
-
-/// Two votes that cannot both be answered: of different phases, both run-wide or in the same group.
-fn contradicting_votes(voters: &[ExclusiveVoter]) -> Option<(ExclusiveVoter, ExclusiveVoter)> {
-    for (i, one) in voters.iter().enumerate() {
-        for other in &voters[i + 1..] {
-            let run_wide = one.phase.is_run_wide() && other.phase.is_run_wide();
-            if one.phase != other.phase && (run_wide || one.group == other.group) {
-                return Some((one.clone(), other.clone()));
-            }
-        }
-    }
-    None
 }

@@ -24,8 +24,8 @@ impl Master {
             self.roster.disconnect(conn);
         }
         self.suspects.remove(&peer);
-        let Some(record) = self.roster.peers.remove(&peer) else { return };
-        self.roster.iter_mut().for_each(|other| _ = other.links.remove(&peer));
+        let Some(record) = self.roster.remove(peer) else { return };
+        self.rejected.remove(&peer);
         let left = how == Departure::Left;
         self.notify(Event::Departed(name.clone(), how.clone()));
         self.forget_votes(peer);

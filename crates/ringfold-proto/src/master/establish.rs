@@ -1,7 +1,6 @@
 //! From a set of members to an open epoch: choose a ring, let members connect, open when all edges of the ring are up.
 
 use super::group::{EpochStage, Group};
-use super::roster::LinkReport;
 use super::{Master, MasterAction, TourRequest, TourSolution};
 use crate::cause::{Cause, Departure};
 use crate::epoch::{EpochDescription, Member, MissingPair, RelayAddress};
@@ -11,26 +10,23 @@ use crate::limits;
 use crate::message::{Direction, ToPeer};
 use crate::round::Round;
 use crate::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Master {
     /// A member has links with its neighbours, except for some.
     pub(super) fn handle_ready(&mut self, peer: PeerId, epoch: EpochId, unreachable: Vec<PeerId>) {
         let Some(group) = self.groups.get_mut(&epoch.group) else { return };
+        let Some(record) = self.roster.get(peer).filter(|record| record.is_in(epoch)) else { return };
         if let EpochStage::Proposed { description, round, .. } = &mut group.stage
             && description.id == epoch
-            && description.rank_of(peer).is_some()
         {
-            let members = description.members.iter().map(|m| m.peer).filter(|p| *p != peer);
-            let others: BTreeSet<_> = members.collect();
-            let unreachable: BTreeSet<_> = unreachable.into_iter().filter(|p| others.contains(p)).collect();
-            let rank = description.rank_of(peer).unwrap_or_default();
-            let neighbours = description.neighbours(rank).into_iter().map(|m| m.peer);
+            let is_other = |p: &PeerId| *p != peer && self.roster.get(*p).is_some_and(|r| r.is_in(epoch));
+            let unreachable: BTreeSet<_> = unreachable.into_iter().filter(is_other).collect();
+            let neighbours = record.seat.iter().flat_map(|seat| &seat.neighbours).copied();
             let linked: Vec<_> = neighbours.filter(|p| !unreachable.contains(p)).collect();
             round.vote(peer, unreachable);
-            if let Some(record) = self.roster.get_mut(peer) {
-                linked.into_iter().for_each(|other| _ = record.links.entry(other).or_insert(LinkReport::Up));
-            }
+            linked.into_iter().for_each(|other| self.roster.link_established(peer, other));
         }
     }
 
@@ -109,10 +105,10 @@ impl Master {
 
     /// Advances one group by a step, if possible.
     fn advance_group(&mut self, now: Time, id: GroupId) -> bool {
-        let members = self.roster.members(id);
+        let world = self.roster.group_world(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
-            EpochStage::Stale if members.is_empty() => {
+            EpochStage::Stale if world == 0 => {
                 if group.next_revision.is_some() || group.ended_before.is_some() || group.lost.is_some() {
                     // Peers that join later must match its revision, and its rounds continue to count.
                     group.stage = EpochStage::Empty;
@@ -122,10 +118,12 @@ impl Master {
                 true
             }
             EpochStage::Stale => {
-                self.propose(now, id, members);
+                self.propose(now, id, self.roster.members(id));
                 true
             }
-            EpochStage::Proposed { round, .. } if round.is_complete(members) => {
+            EpochStage::Proposed { round, .. }
+                if round.has(world) && round.is_complete(self.roster.members(id)) =>
+            {
                 self.open_or_rebuild(now, id);
                 true
             }
@@ -138,9 +136,10 @@ impl Master {
         let timing = self.config.timing;
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.distrusted.retain(|_, until| *until > now);
-        group.ring.retain(|p| members.contains(p));
-        let newcomers = members.iter().filter(|p| !group.ring.contains(p)).copied().collect::<Vec<_>>();
-        group.ring.extend(newcomers);
+        let is_member: BTreeSet<_> = members.iter().copied().collect();
+        group.ring.retain(|p| is_member.contains(p));
+        let old: BTreeSet<_> = group.ring.iter().copied().collect();
+        group.ring.extend(members.iter().filter(|p| !old.contains(p)).copied());
         let edges = (0..group.ring.len()).map(|i| (group.ring[i], group.ring[(i + 1) % group.ring.len()]));
         if members.len() > 1 && edges.clone().any(|(a, b)| group.distrusts(a, b)) {
             return self.request_tour(now, id, members);
@@ -151,10 +150,8 @@ impl Master {
         let ring_names = ring.iter().map(|p| self.peer_name(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
         let attributes = self.attributes(id);
-        for peer in &members {
-            let (description, ended) = (Box::new(description.clone()), ended.clone());
-            self.send(*peer, ToPeer::EpochProposed { description, ended, attributes });
-        }
+        let message = ToPeer::EpochProposed { description: Box::new(description.clone()), ended, attributes };
+        self.send_all(members.iter().copied(), &message);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
         if let [only] = members[..] {
@@ -162,6 +159,7 @@ impl Master {
             round.vote(only, BTreeSet::new());
         }
         let deadline = now + timing.establish_max;
+        self.roster.seat(&description);
         group.stage = EpochStage::Proposed { description, round, deadline };
     }
 
@@ -180,8 +178,10 @@ impl Master {
         let mut round_trips: Vec<_> = members.iter().filter_map(round_trip).collect();
         round_trips.sort_unstable();
         let longest = round_trips.iter().rev().take(2).sum();
-        let described = members.iter().filter_map(member).collect();
-        let rank = |p: &PeerId| members.iter().position(|m| m == p).map(Rank::from_index);
+        let described: Arc<[Member]> = members.iter().filter_map(member).collect();
+        let ranks: BTreeMap<_, _> =
+            members.iter().enumerate().map(|(i, p)| (*p, Rank::from_index(i))).collect();
+        let rank = |p: &PeerId| ranks.get(p).copied();
         EpochDescription {
             id: self.next_epoch(id),
             members: described,
@@ -219,7 +219,8 @@ impl Master {
 
     /// A request with all measurements and distrusted pairs of a group.
     pub(super) fn tour_request(&self, id: GroupId, number: u64, nodes: Vec<PeerId>) -> TourRequest {
-        let at = |p: &PeerId| nodes.iter().position(|n| n == p);
+        let positions: BTreeMap<_, _> = nodes.iter().enumerate().map(|(at, peer)| (*peer, at)).collect();
+        let at = |p: &PeerId| positions.get(p).copied();
         let mut bandwidth = Vec::new();
         let mut unreachable = Vec::new();
         if let Some(group) = self.groups.get(&id) {
@@ -255,9 +256,11 @@ impl Master {
         }
         let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let whole = members.iter().all(|p| answer.order.iter().filter(|o| *o == p).count() == 1);
+        let members: BTreeSet<_> = members.into_iter().collect();
+        let order: Vec<_> = answer.order.into_iter().filter(|p| members.contains(p)).collect();
+        let whole = order.len() == members.len() && order.iter().copied().collect::<BTreeSet<_>>() == members;
         if whole {
-            group.ring = answer.order.into_iter().filter(|p| members.contains(p)).collect();
+            group.ring = order;
         } else {
             group.distrusted.clear();
         }
@@ -331,8 +334,10 @@ impl Master {
             group.decided.clear();
             group.plans = Default::default();
             group.began_after = group.ended.take();
-            for member in &description.members {
-                self.roster.peers.entry(member.peer).and_modify(|record| record.had_epoch = true);
+            for member in description.members.iter() {
+                if let Some(record) = self.roster.get_mut(member.peer) {
+                    record.had_epoch = true;
+                }
             }
             group.stage = EpochStage::Open { description };
         }
@@ -341,12 +346,8 @@ impl Master {
     /// Tells all members that the epoch is open.
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
-        for member in &description.members {
-            let (missing, network) = (description.missing.clone(), description.network.clone());
-            self.send(
-                member.peer,
-                ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds },
-            );
-        }
+        let (missing, network) = (description.missing.clone(), description.network.clone());
+        let message = ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds };
+        self.send_all(description.members.iter().map(|member| member.peer), &message);
     }
 }

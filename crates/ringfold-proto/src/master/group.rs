@@ -120,6 +120,6 @@ impl Group {
         };
         let ops = self.ops.values().map(|op| op.deadline);
         let lost = self.lost.as_ref().and_then(LostState::timeout);
-        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline)).chain(lost)
+        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::check_at)).chain(lost)
     }
 }

@@ -47,17 +47,29 @@ impl Master {
     }
 
     pub(super) fn evict_silent(&mut self, now: Time) {
-        if self.isolated && self.network_works(now) {
+        let silence_max = self.config.timing.silence_max;
+        let works_until = self.network_works_until();
+        if self.isolated && now < works_until {
             self.isolated = false;
+            self.silence_check_at = now + silence_max;
             return self.reset_silence(now);
         }
-        let silence_max = self.config.timing.silence_max;
-        self.isolated = self.roster.iter().any(|r| {
-            let due = r.heard_at + silence_max;
-            due <= now && !self.network_works(due)
-        });
-        let is_over = |heard_at: Time| self.silence_deadline(heard_at) <= now;
-        let silent: Vec<_> = self.roster.iter().filter(|r| is_over(r.heard_at)).map(|r| r.peer).collect();
+        let mut silent = Vec::new();
+        (self.isolated, self.silence_check_at) = (false, Time(u64::MAX));
+        for record in self.roster.iter() {
+            let due = record.heard_at + silence_max;
+            // If no peer is heard from, the master's own network is the likelier cause.
+            let works = due < works_until;
+            self.isolated |= due <= now && !works;
+            let deadline = if works { due } else { record.heard_at + silence_max * ISOLATION_FACTOR };
+            if deadline <= now {
+                silent.push(record.peer);
+            } else {
+                // It may be due earlier once another peer is heard from.
+                let check_at = if due > now { due } else { deadline };
+                self.silence_check_at = self.silence_check_at.min(check_at);
+            }
+        }
         for peer in silent {
             self.remove(peer, Departure::Silent);
         }
@@ -74,20 +86,12 @@ impl Master {
     }
 
     pub(super) fn liveness_timeout(&self) -> Option<Time> {
-        let earliest = self.roster.iter().map(|r| self.silence_deadline(r.heard_at)).min()?;
-        Some(earliest.min(self.next_heartbeat))
+        (self.roster.len() > 0).then(|| self.silence_check_at.min(self.next_heartbeat))
     }
 
-    /// When a peer counts as silent. If no peer is heard from, the master's own network is the likelier cause.
-    fn silence_deadline(&self, heard_at: Time) -> Time {
-        let silence_max = self.config.timing.silence_max;
-        let due = heard_at + silence_max;
-        if self.network_works(due) { due } else { heard_at + silence_max * ISOLATION_FACTOR }
-    }
-
-    /// Whether any peer was heard from shortly before that time, or since. True with a single peer.
-    fn network_works(&self, at: Time) -> bool {
-        let recent = self.config.timing.silence_max / 2;
-        self.roster.iter().count() < 2 || self.roster.iter().any(|r| r.heard_at + recent > at)
+    /// The network works until shortly after a peer was heard from, and always with a single peer.
+    fn network_works_until(&self) -> Time {
+        let last = self.roster.iter().map(|r| r.heard_at).max().filter(|_| self.roster.len() > 1);
+        last.map_or(Time(u64::MAX), |last| last + self.config.timing.silence_max / 2)
     }
 }

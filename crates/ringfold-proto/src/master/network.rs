@@ -74,9 +74,10 @@ impl Master {
     /// Handles the measurements of a peer.
     pub(super) fn handle_measured(&mut self, now: Time, peer: PeerId, measurement: Measurement) {
         let Some(id) = self.roster.group_of(peer) else { return };
-        let members: BTreeSet<_> = self.roster.members(id).into_iter().collect();
         let Some(group) = self.groups.get_mut(&id) else { return };
-        for link in measurement.links.iter().filter(|link| members.contains(&link.peer)) {
+        let roster = &self.roster;
+        let is_member = |other: PeerId| roster.is_accepted(other) && roster.group_of(other) == Some(id);
+        for link in measurement.links.iter().filter(|link| is_member(link.peer)) {
             let known = group.measured.paths.entry((peer, link.peer)).or_default();
             let Path { round_trip_us, kib_per_s } = link.path;
             // What was not measured stays as it was.
@@ -92,13 +93,16 @@ impl Master {
     /// The network of a new epoch; none if plans do not depend on it: all members are near each other, alone on their
     /// hosts, or too few or too many.
     pub(super) fn network_of(&self, id: GroupId, description: &EpochDescription) -> Option<Box<Network>> {
+        if !description.mesh || description.members.len() <= 2 {
+            return None;
+        }
         let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
         let network = self.groups.get(&id)?.measured.network(&members);
         let long = limits::LONG_ROUND_TRIP.as_micros();
         let is_long = network.paths.iter().any(|path| u128::from(path.round_trip_us) >= long);
         let hosts: BTreeSet<_> = description.members.iter().map(|member| member.host).collect();
         let has_several = hosts.len() > 1 && hosts.len() < members.len();
-        (description.mesh && members.len() > 2 && (is_long || has_several)).then(|| Box::new(network))
+        (is_long || has_several).then(|| Box::new(network))
     }
 
     /// Adopts what was measured if plans for it would be much faster.

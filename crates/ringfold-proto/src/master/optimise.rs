@@ -43,8 +43,10 @@ impl Master {
         }
         match &self.optimising {
             None => {
-                let accepted = self.roster.accepted();
-                let complete = |votes: &&mut PhaseRound| votes.round.is_complete(accepted);
+                let (world, roster) = (self.roster.world(), &self.roster);
+                let complete = |votes: &&mut PhaseRound| {
+                    votes.round.has(world) && votes.round.is_complete(roster.accepted())
+                };
                 let Some(votes) = self.votes.get_mut(&Phase::Optimise).filter(complete) else { return false };
                 votes.acting = true;
                 self.optimising = Some(Optimisation::Measure { running: BTreeMap::new() });

@@ -22,15 +22,27 @@ pub(super) struct PhaseRound {
     pub round: Round<VoteCall>,
     /// Whether all have voted and the action of the phase is running.
     pub acting: bool,
+    /// No vote has an earlier deadline.
+    check_at: Time,
 }
 
 impl PhaseRound {
     pub fn new(now: Time) -> Self {
-        Self { round: Round::new(now), acting: false }
+        Self { round: Round::new(now), acting: false, check_at: Time(u64::MAX) }
     }
 
-    pub fn deadline(&self) -> Option<Time> {
+    fn vote(&mut self, peer: PeerId, vote: VoteCall) {
+        self.check_at = self.check_at.min(vote.deadline);
+        self.round.vote(peer, vote);
+    }
+
+    fn deadline(&self) -> Option<Time> {
         self.round.votes().values().map(|vote| vote.deadline).min().filter(|_| !self.acting)
+    }
+
+    /// When to look for votes whose deadline has passed.
+    pub fn check_at(&self) -> Option<Time> {
+        (!self.acting && !self.round.is_empty()).then_some(self.check_at)
     }
 }
 
@@ -64,13 +76,16 @@ impl Master {
             let group = self.groups.entry(group).or_default();
             group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, vote, offer);
         } else {
-            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).round.vote(peer, vote);
+            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).vote(peer, vote);
         }
     }
 
     /// Takes the votes of a phase if all members of the run have voted.
     pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<VoteCall>> {
-        self.votes.get(&phase).filter(|votes| votes.round.is_complete(self.roster.accepted()))?;
+        let round = &self.votes.get(&phase)?.round;
+        if !round.has(self.roster.world()) || !round.is_complete(self.roster.accepted()) {
+            return None;
+        }
         self.count_round(phase);
         self.votes.remove(&phase).map(|votes| votes.round)
     }
@@ -115,6 +130,9 @@ impl Master {
             let Some(round) = round else { continue };
             let missing = round.round.missing(self.roster.accepted());
             self.expire_votes(phase, overdue(&round.round, now), &missing);
+        }
+        for votes in self.votes.values_mut() {
+            votes.check_at = votes.deadline().unwrap_or(Time(u64::MAX));
         }
         self.drop_empty_rounds();
     }

@@ -1,7 +1,6 @@
 //! The outcome of collectives: decided once per operation (R6). The data flows without the master.
 
 use super::Master;
-use super::group::Group;
 use crate::cause::{Cause, Departure, ProtocolViolation, WaitingPeer};
 use crate::descriptor::Descriptor;
 use crate::event::Event;
@@ -48,17 +47,21 @@ impl Master {
         if !self.record_participant(now, peer, op, descriptor) {
             return;
         }
-        let members = self.roster.members(op.epoch.group);
-        let Some(round) = self.op_mut(op) else { return };
+        let Some(round) = self.groups.get_mut(&op.epoch.group).and_then(|g| g.ops.get_mut(&(op.tag, op.seq)))
+        else {
+            return;
+        };
         match ballot {
-            Ballot::Done { digest: _ } => round.round.vote(peer, ()),
+            Ballot::Done { digest: _ } => _ = round.round.vote(peer, ()),
             Ballot::Differs { from } => match round.started.get(&from).copied() {
                 Some(other) => {
                     let cause = self.mismatch((peer, descriptor), (from, other));
                     self.fail_op(op, cause);
                 }
                 // Its own message is in transit; then the error can name both arguments.
-                None if members.contains(&from) => {
+                None if self.roster.is_accepted(from)
+                    && self.roster.group_of(from) == Some(op.epoch.group) =>
+                {
                     if !round.differing.contains(&(peer, from)) {
                         round.differing.push((peer, from));
                     }
@@ -75,7 +78,8 @@ impl Master {
                 self.fail_op(op, Cause::Unable { who });
             }
             Ballot::TimedOut => {
-                let others = round.missing_peers(members.into_iter().filter(|member| *member != peer));
+                let members = self.roster.members(op.epoch.group).into_iter();
+                let others = round.missing_peers(members.filter(|member| *member != peer));
                 // If all others are done, the peer waited for its own result.
                 let late = if others.is_empty() { vec![peer] } else { others };
                 let waited_for = self.peer_names(&late);
@@ -90,13 +94,15 @@ impl Master {
             return false;
         }
         let mut decided = Vec::new();
-        for group in self.groups.values() {
+        for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch() else { continue };
+            // Members of the group are members of its open epoch.
+            let world = self.roster.group_world(*id);
             for ((tag, seq), op) in &group.ops {
                 let living = epoch.members.iter().map(|m| m.peer).filter(|p| self.roster.is_accepted(*p));
                 let outcome = match &op.failed {
                     Some(cause) => Outcome::Aborted(cause.clone()),
-                    None if op.round.is_complete(living) => Outcome::COMMITTED,
+                    None if op.round.has(world) && op.round.is_complete(living) => Outcome::COMMITTED,
                     None => continue,
                 };
                 decided.push((OpId { epoch: epoch.id, tag: *tag, seq: *seq }, outcome));
@@ -153,9 +159,7 @@ impl Master {
         }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
         self.notify(Event::OpDecided(op, outcome.clone()));
-        for peer in members.unwrap_or_default() {
-            self.send(peer, ToPeer::Decided { op, outcome: outcome.clone(), attributes });
-        }
+        self.send_all(members.unwrap_or_default(), &ToPeer::Decided { op, outcome, attributes });
     }
 
     fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {
@@ -176,9 +180,8 @@ impl Master {
     ) -> bool {
         let timeout = self.config.timing.timeout(descriptor.deadline_ms);
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return false };
-        let is_member =
-            |group: &Group| group.open_epoch().is_some_and(|d| d.id == op.epoch && d.rank_of(peer).is_some());
-        if !is_member(group) {
+        let is_in_epoch = self.roster.get(peer).is_some_and(|record| record.is_in(op.epoch));
+        if !is_in_epoch || group.open_epoch().is_none_or(|d| d.id != op.epoch) {
             // Of an earlier epoch. The peer learns its outcome from the proposal of the new one.
             return false;
         }
@@ -211,10 +214,12 @@ impl Master {
             failed: None,
         });
         round.deadline = round.deadline.min(round.round.opened + timeout);
-        let differs = |(other, d): &(&PeerId, &Descriptor)| {
-            d.shared() != descriptor.shared() || round.differing.contains(&(**other, peer))
-        };
-        let differing = round.started.iter().find(differs).map(|(p, d)| (*p, *d));
+        // The arguments of all who have started it agree, or it has failed: the first ones stand for all.
+        let first = round.started.iter().next().filter(|(_, d)| d.shared() != descriptor.shared());
+        let reported = round.differing.iter().filter(|(_, other)| *other == peer);
+        let reported =
+            reported.filter_map(|(by, _)| round.started.get_key_value(by)).min_by_key(|(p, _)| **p);
+        let differing = first.or(reported).map(|(p, d)| (*p, *d));
         round.started.insert(peer, descriptor);
         if let Some(other) = differing {
             let cause = self.mismatch(other, (peer, descriptor));

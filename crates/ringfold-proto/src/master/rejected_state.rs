@@ -22,36 +22,31 @@ impl Master {
     /// Starts the grace time of a peer whose state was rejected, unless it may offer the same state again.
     pub(super) fn start_rejection_grace(&mut self, now: Time, peer: PeerId, why: StateRejection) {
         let grace_ends = now + self.config.timing.warn_after;
-        if let Some(record) = self.roster.get_mut(peer).filter(|_| !why.is_retryable()) {
-            record.rejected = Some(RejectedState { why, grace_ends, silent: false });
+        if self.roster.get(peer).is_some() && !why.is_retryable() {
+            self.rejected.insert(peer, RejectedState { why, grace_ends, silent: false });
         }
     }
 
     /// Ends the grace time: the peer has made a call.
     pub(super) fn clear_rejected(&mut self, peer: PeerId) {
-        if let Some(record) = self.roster.get_mut(peer) {
-            record.rejected = None;
-        }
+        self.rejected.remove(&peer);
     }
 
     pub(super) fn expire_rejected(&mut self, now: Time) {
-        for rejected in self.roster.iter_mut().filter_map(|r| r.rejected.as_mut()) {
+        for rejected in self.rejected.values_mut() {
             rejected.silent |= rejected.grace_ends <= now;
         }
     }
 
     pub(super) fn rejected_timeout(&self) -> Option<Time> {
-        let rejected = self.roster.iter().filter_map(|r| r.rejected.as_ref());
-        rejected.filter(|r| !r.silent).map(|r| r.grace_ends).min()
+        self.rejected.values().filter(|r| !r.silent).map(|r| r.grace_ends).min()
     }
 
     /// Evicts a silent peer that others wait for.
     pub(super) fn advance_rejected(&mut self) -> bool {
-        let silent = |r: &&super::roster::PeerRecord| r.rejected.as_ref().is_some_and(|r| r.silent);
-        let evicted = self.roster.iter().filter(silent).map(|r| r.peer).find(|p| self.is_waited_for(*p));
-        let Some(peer) = evicted else { return false };
-        let why = self.roster.get_mut(peer).and_then(|r| r.rejected.take()).map(|r| r.why);
-        if let Some(why) = why {
+        let silent = self.rejected.iter().filter(|(_, r)| r.silent).map(|(peer, _)| *peer);
+        let Some(peer) = silent.into_iter().find(|p| self.is_waited_for(*p)) else { return false };
+        if let Some(RejectedState { why, .. }) = self.rejected.remove(&peer) {
             self.remove(peer, Departure::StateRejected(why));
         }
         true
@@ -61,10 +56,12 @@ impl Master {
     fn is_waited_for(&self, peer: PeerId) -> bool {
         let lacks = |r: &PhaseRound| !r.acting && !r.round.is_empty() && r.round.vote_of(peer).is_none();
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id));
-        let in_epoch = |g: &&super::group::Group| g.open_epoch().is_some_and(|e| e.rank_of(peer).is_some());
+        let record = self.roster.get(peer);
+        let in_epoch = |g: &&super::group::Group| {
+            g.open_epoch().zip(record).is_some_and(|(epoch, record)| record.is_in(epoch.id))
+        };
         let lacks_part = |op: &super::reduce::OpRound| op.failed.is_none() && !op.started.contains_key(&peer);
-        let lacks_offer =
-            |s: &super::sync::SyncRound| !s.offering().is_empty() && !s.offering().contains(&peer);
+        let lacks_offer = |s: &super::sync::SyncRound| s.offering().next().is_some() && !s.is_offering(peer);
         self.votes.values().any(lacks)
             || group.and_then(|g| g.sync.as_ref()).is_some_and(lacks_offer)
             || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))

@@ -24,6 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Restoration {
     pub deadline: Time,
     returned: BTreeMap<PeerId, Resume>,
+    /// The largest world that a returned peer knows.
+    expected: usize,
+}
+
+/// The world that a peer knows.
+fn world_of(resume: &Resume) -> usize {
+    resume.attributes.global_world as usize
 }
 
 impl Master {
@@ -78,13 +85,15 @@ impl Master {
             outdated_before: 0,
             synced: resume.synced,
             had_epoch: true,
-            links: BTreeMap::new(),
-            rejected: None,
+            seat: None,
+            ended_links: BTreeSet::new(),
         });
+        self.rejected.remove(&peer);
         self.suspects.remove(&peer);
         self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
+            restoration.expected = restoration.expected.max(world_of(&resume));
             restoration.returned.insert(peer, resume);
         }
     }
@@ -93,26 +102,26 @@ impl Master {
     pub fn expect_members(&mut self, now: Time) {
         self.started.get_or_insert(now);
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
     }
 
     /// Drops a returned peer that departed again.
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.remove(&peer);
+            restoration.expected = restoration.returned.values().map(world_of).max().unwrap_or(0);
         }
     }
 
     pub(super) fn advance_restoration(&mut self, now: Time) -> bool {
         let Some(restoration) = &self.restoration else { return false };
         let returned = &restoration.returned;
-        if returned.is_empty() {
+        if returned.is_empty() || returned.len() < restoration.expected {
             return false;
         }
-        let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
-        let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
-        let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
-        if !all_back || returned.len() < expected {
+        let mut members =
+            returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
+        if members.any(|member| !returned.contains_key(&member.peer)) {
             return false;
         }
         self.finish_restoration(now);
@@ -152,14 +161,15 @@ impl Master {
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
     }
 
     /// Lets a member wait again. What it sent before it knows that is ignored.
     pub(super) fn demote(&mut self, peer: PeerId) {
+        self.roster.set_status(peer, PeerStatus::Pending);
+        self.clear_rejected(peer);
         if let Some(record) = self.roster.get_mut(peer) {
-            record.status = PeerStatus::Pending;
-            (record.synced, record.rejected) = (None, None);
+            record.synced = None;
         }
         self.notify(Event::Demoted(self.peer_name(peer)));
         self.send(peer, ToPeer::Demoted);
@@ -173,8 +183,8 @@ impl Master {
         self.restored = !returned.is_empty();
         self.evict_outsiders(&mut returned);
         for peer in returned.keys() {
+            self.roster.set_status(*peer, PeerStatus::Accepted);
             if let Some(record) = self.roster.get_mut(*peer) {
-                record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
         }
@@ -266,6 +276,7 @@ impl Master {
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
+            self.roster.seat(newest);
             group.stage = EpochStage::Open { description: newest.clone() };
         }
         group.ring.retain(|p| returned.contains_key(p));
@@ -357,7 +368,7 @@ fn decide_epoch_ops(
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
-                done.iter().for_each(|p| round.vote(*p, ()));
+                done.iter().for_each(|p| _ = round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
                 group.ops.insert(
                     (tag, seq),

@@ -1,12 +1,12 @@
 //! The peers that the master knows, and their connections.
 
-use super::rejected_state::RejectedState;
 use crate::cause::PeerName;
-use crate::id::{ConnId, GroupId, PeerId, Revision};
+use crate::epoch::EpochDescription;
+use crate::id::{ConnId, EpochId, GroupId, PeerId, Revision};
 use crate::message::{Join, ToPeer};
 use crate::session::Session;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The status of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +36,25 @@ pub(super) struct PeerRecord {
     pub synced: Option<Revision>,
     /// Whether it was a member of an open epoch.
     pub had_epoch: bool,
-    /// Its links, as far as it reported them.
-    pub links: BTreeMap<PeerId, LinkReport>,
-    /// Set if its shared state was rejected, until its next call.
-    pub rejected: Option<RejectedState>,
+    /// Its place in the last epoch that it was described in.
+    pub seat: Option<Seat>,
+    /// The peers whose links with it have ended, as it reported.
+    pub ended_links: BTreeSet<PeerId>,
+}
+
+impl PeerRecord {
+    /// Whether it is a member of this epoch.
+    pub fn is_in(&self, epoch: EpochId) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.epoch == epoch)
+    }
+}
+
+/// The place of a peer in an epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub epoch: EpochId,
+    /// The members that it has links with.
+    pub neighbours: Vec<PeerId>,
 }
 
 /// What a peer reported of a link.
@@ -52,8 +67,12 @@ pub(super) enum LinkReport {
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    pub peers: BTreeMap<PeerId, PeerRecord>,
+    peers: BTreeMap<PeerId, PeerRecord>,
     pub conns: BTreeMap<ConnId, PeerId>,
+    /// The numbers of accepted peers, by group; groups without any are not here.
+    worlds: BTreeMap<GroupId, u32>,
+    /// What peers reported of their links: the peer that it is about, and the one that reported it.
+    links: BTreeMap<(PeerId, PeerId), LinkReport>,
     /// The seniority of the next peer.
     pub next_seniority: u64,
 }
@@ -76,9 +95,104 @@ impl Roster {
         Some(peer)
     }
 
+    /// Adds a peer, or replaces one that returns.
     pub fn insert(&mut self, record: PeerRecord) {
+        self.remove(record.peer);
         self.next_seniority = self.next_seniority.max(record.seniority + 1);
+        self.count(record.status, record.join.group, 1);
         self.peers.insert(record.peer, record);
+    }
+
+    /// Removes a peer, and what it and others reported of its links.
+    pub fn remove(&mut self, peer: PeerId) -> Option<PeerRecord> {
+        let record = self.peers.remove(&peer)?;
+        self.count(record.status, record.join.group, -1);
+        self.links.retain(|(about, from), _| *about != peer && *from != peer);
+        Some(record)
+    }
+
+    pub fn set_status(&mut self, peer: PeerId, status: PeerStatus) {
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        let before = core::mem::replace(&mut record.status, status);
+        let group = record.join.group;
+        self.count(before, group, -1);
+        self.count(status, group, 1);
+    }
+
+    fn count(&mut self, status: PeerStatus, group: GroupId, change: i32) {
+        if status == PeerStatus::Accepted {
+            let world = self.worlds.entry(group).or_default();
+            *world = world.saturating_add_signed(change);
+            if *world == 0 {
+                self.worlds.remove(&group);
+            }
+        }
+    }
+
+    /// The number of peers.
+    pub fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The number of accepted peers.
+    pub fn world(&self) -> usize {
+        self.worlds.values().map(|world| *world as usize).sum()
+    }
+
+    /// The number of members of a group.
+    pub fn group_world(&self, group: GroupId) -> usize {
+        self.worlds.get(&group).map_or(0, |world| *world as usize)
+    }
+
+    /// The numbers of accepted peers, by group.
+    pub fn worlds(&self) -> &BTreeMap<GroupId, u32> {
+        &self.worlds
+    }
+
+    /// Gives the members of an epoch their places.
+    pub fn seat(&mut self, description: &EpochDescription) {
+        let (epoch, ring) = (description.id, &description.ring);
+        let peer_at = |at: usize| description.members.get(ring.get(at % ring.len())?.index()).map(|m| m.peer);
+        for (at, rank) in ring.iter().enumerate() {
+            let Some(record) = peer_at(at).and_then(|peer| self.peers.get_mut(&peer)) else { continue };
+            let neighbours = match description.mesh {
+                true => description.neighbours(*rank).into_iter().map(|member| member.peer).collect(),
+                // As in `EpochDescription::neighbours`, without a search for the rank.
+                false => [at + ring.len() - 1, at + 1].into_iter().filter_map(peer_at).collect(),
+            };
+            record.seat = Some(Seat { epoch, neighbours });
+        }
+    }
+
+    /// A peer reports that its link with another one is up, unless it has reported that it ended.
+    pub fn link_established(&mut self, from: PeerId, about: PeerId) {
+        self.links.entry((about, from)).or_insert(LinkReport::Up);
+    }
+
+    /// A peer reports the links that it heard from, and all that have ended.
+    pub fn report_links(&mut self, now: Time, from: PeerId, heard: Vec<PeerId>, ended: BTreeSet<PeerId>) {
+        let Some(record) = self.peers.get_mut(&from) else { return };
+        // A link that had ended is up again, or is not wanted any more.
+        for about in core::mem::replace(&mut record.ended_links, ended.clone()) {
+            if !ended.contains(&about) {
+                self.links.remove(&(about, from));
+            }
+        }
+        for about in heard {
+            self.links.insert((about, from), LinkReport::Up);
+        }
+        for about in ended {
+            let report = self.links.entry((about, from)).or_insert(LinkReport::Up);
+            if *report == LinkReport::Up {
+                *report = LinkReport::Ended(now);
+            }
+        }
+    }
+
+    /// The peers that reported a link with this one, and what.
+    pub fn reports_about(&self, peer: PeerId) -> impl Iterator<Item = (PeerId, LinkReport)> + '_ {
+        let of_peer = self.links.range((peer, PeerId(0))..=(peer, PeerId(u128::MAX)));
+        of_peer.map(|((_, from), report)| (*from, *report))
     }
 
     pub fn get(&self, peer: PeerId) -> Option<&PeerRecord> {

@@ -32,17 +32,8 @@ impl Master {
         let group = self.roster.group_of(from);
         let is_near = |peer: &&PeerId| self.roster.group_of(**peer) == group && **peer != from;
         let heard: Vec<_> = heard.iter().filter(is_near).copied().collect();
-        let ended: Vec<_> = ended.iter().filter(is_near).copied().collect();
-        let Some(record) = self.roster.get_mut(from) else { return };
-        // A link that had ended is up again, or is not wanted any more.
-        record.links.retain(|peer, report| *report == LinkReport::Up || ended.contains(peer));
-        record.links.extend(heard.into_iter().map(|peer| (peer, LinkReport::Up)));
-        for peer in ended {
-            let report = record.links.entry(peer).or_insert(LinkReport::Up);
-            if *report == LinkReport::Up {
-                *report = LinkReport::Ended(now);
-            }
-        }
+        let ended = ended.iter().filter(is_near).copied().collect();
+        self.roster.report_links(now, from, heard, ended);
     }
 
     /// Removes the suspects that are dead, or have not resumed in time.
@@ -76,18 +67,22 @@ impl Master {
     fn testimony(&self, suspect: PeerId, since: Time) -> Testimony {
         let is_recent = |ended: Time| ended + self.config.timing.suspect_max / 2 >= since;
         let Some(id) = self.roster.group_of(suspect) else { return Testimony::None };
-        let witnesses: Vec<_> = match self.groups.get(&id).map(|group| &group.stage) {
+        let epoch = match self.groups.get(&id).map(|group| &group.stage) {
             Some(EpochStage::Open { description } | EpochStage::Proposed { description, .. }) => {
-                let rank = description.rank_of(suspect);
-                let neighbours = rank.map(|rank| description.neighbours(rank)).unwrap_or_default();
-                neighbours.into_iter().map(|member| member.peer).collect()
+                Some(description.id)
             }
             // Between two epochs the links of the last one are kept.
-            _ => self.roster.members(id),
+            _ => None,
         };
-        let reports = witnesses.into_iter().filter_map(|witness| {
-            let record = self.roster.get(witness).filter(|record| record.conn.is_some())?;
-            match *record.links.get(&suspect)? {
+        let seat = self.roster.get(suspect).and_then(|record| record.seat.as_ref());
+        let is_witness = |witness: PeerId| match epoch {
+            Some(epoch) => seat.is_some_and(|s| s.epoch == epoch && s.neighbours.contains(&witness)),
+            None => self.roster.is_accepted(witness) && self.roster.group_of(witness) == Some(id),
+        };
+        let reports = self.roster.reports_about(suspect).filter_map(|(witness, report)| {
+            let is_connected = self.roster.get(witness).is_some_and(|record| record.conn.is_some());
+            match report {
+                _ if !is_connected || !is_witness(witness) => None,
                 LinkReport::Up => Some(true),
                 LinkReport::Ended(at) => is_recent(at).then_some(false),
             }

@@ -34,17 +34,22 @@ enum SyncStage {
 #[derive(Debug)]
 pub(super) struct SyncRound {
     stage: SyncStage,
+    /// No vote has an earlier deadline.
+    check_at: Time,
 }
 
 impl SyncRound {
     pub fn new(now: Time) -> Self {
-        Self { stage: SyncStage::Offer { offers: Round::new(now), order: Vec::new() } }
+        let stage = SyncStage::Offer { offers: Round::new(now), order: Vec::new() };
+        Self { stage, check_at: Time(u64::MAX) }
     }
 
     pub fn offer(&mut self, peer: PeerId, vote: VoteCall, offer: SyncOffer) {
         if let SyncStage::Offer { offers, order } = &mut self.stage {
-            offers.vote(peer, (vote, offer));
-            order.retain(|p| *p != peer);
+            self.check_at = self.check_at.min(vote.deadline);
+            if offers.vote(peer, (vote, offer)).is_some() {
+                order.retain(|p| *p != peer);
+            }
             order.push(peer);
         }
     }
@@ -94,10 +99,19 @@ impl SyncRound {
     }
 
     /// The peers that have offered and wait for others.
-    pub fn offering(&self) -> Vec<PeerId> {
+    pub fn offering(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.offers().into_iter().flat_map(|offers| offers.votes().keys().copied())
+    }
+
+    /// Whether a peer has offered and waits for others.
+    pub fn is_offering(&self, peer: PeerId) -> bool {
+        self.offers().is_some_and(|offers| offers.vote_of(peer).is_some())
+    }
+
+    fn offers(&self) -> Option<&Round<(VoteCall, SyncOffer)>> {
         match &self.stage {
-            SyncStage::Offer { offers, .. } => offers.votes().keys().copied().collect(),
-            SyncStage::Transfer { .. } => Vec::new(),
+            SyncStage::Offer { offers, .. } => Some(offers),
+            SyncStage::Transfer { .. } => None,
         }
     }
 
@@ -108,7 +122,12 @@ impl SyncRound {
         }
     }
 
-    pub fn deadline(&self) -> Option<Time> {
+    /// When to look for votes whose deadline has passed.
+    pub fn check_at(&self) -> Option<Time> {
+        (!self.is_idle()).then_some(self.check_at)
+    }
+
+    fn deadline(&self) -> Option<Time> {
         match &self.stage {
             SyncStage::Offer { offers, .. } => offers.votes().values().map(|(vote, _)| vote.deadline).min(),
             // Catches fetches that never end; dead sources are detected by their silence.
@@ -124,7 +143,7 @@ impl Master {
         if group.syncs + 1 != round {
             return;
         }
-        if let Some(SyncRound { stage: SyncStage::Transfer { done, calls, .. } }) = &mut group.sync
+        if let Some(SyncRound { stage: SyncStage::Transfer { done, calls, .. }, .. }) = &mut group.sync
             && calls.contains_key(&peer)
         {
             done.vote(peer, complete);
@@ -148,7 +167,9 @@ impl Master {
             sync.fail_fetchers();
         }
         for (id, group) in &self.groups {
-            let Some(SyncRound { stage: SyncStage::Offer { offers, .. } }) = &group.sync else { continue };
+            let Some(SyncRound { stage: SyncStage::Offer { offers, .. }, .. }) = &group.sync else {
+                continue;
+            };
             let overdue = offers.votes().iter().filter(|(_, (vote, _))| vote.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
@@ -158,11 +179,14 @@ impl Master {
         for (overdue, missing) in expired {
             self.expire_votes(Phase::Sync, overdue, &missing);
         }
+        for sync in self.groups.values_mut().filter_map(|group| group.sync.as_mut()) {
+            sync.check_at = sync.deadline().unwrap_or(Time(u64::MAX));
+        }
         self.drop_empty_rounds();
     }
 
     fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
-        let members = self.roster.members(id);
+        let world = self.roster.group_world(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         let Some(sync) = &group.sync else { return false };
         if sync.is_idle() {
@@ -170,8 +194,14 @@ impl Master {
             return true;
         }
         match &sync.stage {
-            SyncStage::Offer { offers, .. } if offers.is_complete(members) => self.hold_election(now, id),
-            SyncStage::Transfer { done, calls, .. } if done.is_complete(calls.keys().copied()) => {
+            SyncStage::Offer { offers, .. }
+                if offers.has(world) && offers.is_complete(self.roster.members(id)) =>
+            {
+                self.hold_election(now, id)
+            }
+            SyncStage::Transfer { done, calls, .. }
+                if done.has(calls.len()) && done.is_complete(calls.keys().copied()) =>
+            {
                 self.finish_sync(now, id)
             }
             _ => return false,
@@ -187,7 +217,9 @@ impl Master {
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { stage: SyncStage::Offer { offers, order } }) = group.sync.take() else { return };
+        let Some(SyncRound { stage: SyncStage::Offer { offers, order }, .. }) = group.sync.take() else {
+            return;
+        };
         let (next, number) = (group.next_revision, group.syncs + 1);
         let candidate = |peer: &PeerId| {
             let record = self.roster.get(*peer)?;
@@ -265,19 +297,21 @@ impl Master {
                     rejected.insert(peer, why.clone());
                 }
                 // Holders do not answer; they serve until all are done.
-                SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => done.vote(peer, true),
+                SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => _ = done.vote(peer, true),
                 SyncVerdict::Elected(_) => {}
             }
             self.send(peer, ToPeer::SyncElected { round: number, verdict });
         }
         if let Some(group) = self.groups.get_mut(&id) {
-            group.sync = Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected } });
+            let check_at = calls.values().map(|vote| vote.deadline).min().unwrap_or(Time(u64::MAX));
+            let stage = SyncStage::Transfer { revision, done, calls, rejected };
+            group.sync = Some(SyncRound { stage, check_at });
         }
     }
 
     fn finish_sync(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected } }) =
+        let Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected }, .. }) =
             group.sync.take()
         else {
             return;

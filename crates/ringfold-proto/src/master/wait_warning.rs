@@ -81,7 +81,7 @@ impl Master {
     fn waits_in(&self, peer: PeerId) -> Option<JointCall> {
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id))?;
         let op = group.ops.iter().find(|(_, op)| op.started.contains_key(&peer));
-        let sync = group.sync.as_ref().filter(|s| s.offering().contains(&peer));
+        let sync = group.sync.as_ref().filter(|s| s.is_offering(peer));
         let voted = self.votes.iter().find(|(_, votes)| votes.round.vote_of(peer).is_some());
         op.map(|((tag, _), _)| JointCall::Collective(*tag))
             .or(sync.map(|_| JointCall::Vote(Phase::Sync)))

@@ -112,7 +112,7 @@ impl Peer {
     ) {
         let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
         let description = EpochDescription { missing, network, ..proposal.description };
-        if !description.is_valid_for(self.id()) {
+        if !description.are_links_valid() {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));

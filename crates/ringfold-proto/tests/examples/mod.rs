@@ -499,7 +499,7 @@ fn description() -> EpochDescription {
         |peer, name: &str| Member { peer, name: name.into(), host: 1, site: 0, addresses: join().addresses };
     EpochDescription {
         id: EPOCH,
-        members: vec![member(A, "a:1"), member(B, "b:2")],
+        members: [member(A, "a:1"), member(B, "b:2")].into(),
         ring: vec![Rank(1), Rank(0)],
         mesh: true,
         missing: vec![MissingPair(Rank(0), Rank(1))],

@@ -43,7 +43,7 @@ fn resume(peer: PeerId) -> Resume {
     let member = Member { peer, name: "odd".into(), host: 1, site: 0, addresses: Vec::new() };
     let description = EpochDescription {
         id: EpochId { group: GroupId(0), incarnation: Incarnation(77), counter: 1 },
-        members: vec![member],
+        members: [member].into(),
         ring: vec![Rank(0)],
         mesh: true,
         missing: Vec::new(),
@@ -212,7 +212,7 @@ fn counters_beyond_the_limit_are_rejected_on_return() {
         |r| r.epochs[0].ops = vec![decided(Seq(u64::MAX))],
         |r| {
             let description = &mut r.epochs[0].description;
-            description.members.push(description.members[0].clone());
+            description.members = [&description.members[..], &description.members[..1]].concat().into();
             description.ring.push(Rank(1));
         },
     ];
@@ -436,7 +436,8 @@ fn no_message_of_a_master_makes_a_peer_panic() {
         let mut now = Time(1 << 50);
         let epoch = resume(PeerId(99)).epochs.remove(0).description;
         let mut epoch = EpochDescription { ring: vec![Rank(0), Rank(1)], ..epoch };
-        epoch.members.push(Member { peer: PeerId(7), ..epoch.members[0].clone() });
+        let stranger = Member { peer: PeerId(7), ..epoch.members[0].clone() };
+        epoch.members = [&epoch.members[..], &[stranger]].concat().into();
         peer.connect(now, None).unwrap();
         let (mut open, mut conn) = (1, 0);
         for _ in 0..60 {

@@ -295,13 +295,15 @@ impl MessageGenerator<'_> {
         let algorithms = [Algorithm::Ring, Algorithm::Direct, Algorithm::OneShot, Algorithm::Halving];
         EpochDescription {
             id: self.epoch(),
-            members: self.list(6, |d| Member {
-                peer: d.peer(),
-                name: d.text(64),
-                host: d.u64(),
-                site: d.u32(),
-                addresses: d.list(limits::ADDRESSES_MAX, Self::address),
-            }),
+            members: self
+                .list(6, |d| Member {
+                    peer: d.peer(),
+                    name: d.text(64),
+                    host: d.u64(),
+                    site: d.u32(),
+                    addresses: d.list(limits::ADDRESSES_MAX, Self::address),
+                })
+                .into(),
             ring: self.list(limits::WORLD_MAX, |d| Rank(d.u32() as u16)),
             mesh: self.bool(),
             missing: self.list(9, Self::pair),

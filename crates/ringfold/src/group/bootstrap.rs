@@ -151,7 +151,7 @@ fn geometry(world: usize, tuning: &Tuning) -> Geometry {
 
 fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result<EpochDescription, Error> {
     let system = |error: io::Error| Error::system("describing the group", &error);
-    let members: Vec<_> = std::iter::once(local.member.clone()).chain(others).collect();
+    let members: Arc<[_]> = std::iter::once(local.member.clone()).chain(others).collect();
     let incarnation = Incarnation(u64::from_le_bytes(random::bytes().map_err(system)?));
     Ok(EpochDescription {
         id: EpochId { group: GroupId(0), incarnation, counter: 1 },

@@ -1,11 +1,10 @@
 //! All limits of the master's driver.
 
 use core::time::Duration;
-use ringfold_fabric::limits::HANDSHAKES_MAX;
 use ringfold_proto::limits::{MASTERS_MAX, WORLD_MAX};
 
 /// Authenticated connections: one per peer, and some for peers that reconnect or are about to be rejected.
-pub(super) const CONNECTIONS_MAX: usize = WORLD_MAX + HANDSHAKES_MAX;
+pub(super) const CONNECTIONS_MAX: usize = WORLD_MAX + 256;
 
 /// How long an authenticated connection may take to send `Join` or `Resume`.
 pub(super) const JOIN_MAX: Duration = Duration::from_secs(10);

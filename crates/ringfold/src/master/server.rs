@@ -10,6 +10,7 @@ use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::connection::Connection;
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
@@ -17,6 +18,7 @@ use ringfold_fabric::random;
 use ringfold_fabric::tls::Security;
 use ringfold_proto::cause::Removal;
 use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage};
+use ringfold_proto::frame::SharedMessage;
 use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
@@ -60,6 +62,8 @@ pub(super) struct Server {
     unsent: BTreeSet<ConnId>,
     /// Bytes of incomplete messages, of all connections.
     held_bytes: usize,
+    /// The last long message: all members of a group get it.
+    long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
     crash: Option<Crash>,
 }
@@ -89,6 +93,7 @@ impl Server {
             unread: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
+            long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             others: (0..)
@@ -324,7 +329,8 @@ impl Server {
         }
     }
 
-    /// Does what the machine asks for, and sends what is to be sent, until nothing follows from it.
+    /// Does what the machine asks for, and sends what is to be sent, until nothing follows from it. All messages for a
+    /// peer leave together: one that calls again after an outcome must know the epoch that was proposed with it.
     fn act_and_flush(&mut self, now: Time) {
         loop {
             while let Some(action) = self.machine.poll_action() {
@@ -379,7 +385,11 @@ impl Server {
 
     fn send(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
-        if let Err(error) = peer.control.send(message) {
+        let sent = match is_long(&message.message) {
+            true => send_shared(&mut self.long, &mut peer.control.connection, message),
+            false => peer.control.send(message),
+        };
+        if let Err(error) = sent {
             tracing::error!(target: "ringfold::master", "failed to encode a message for {}: {error}", peer.from);
             // It would fail again on the next connection.
             if self.forget(conn).is_some() {
@@ -394,6 +404,13 @@ impl Server {
                 let _ = peer.control.flush();
             }
             std::process::abort();
+        }
+        // Long messages for all members need not be held together; what was queued before them leaves with them.
+        if is_long(&message.message)
+            && let Err(error) = peer.control.flush()
+        {
+            tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
+            self.lose(now, conn);
         }
     }
 
@@ -424,4 +441,24 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether a message names all members.
+fn is_long(message: &ToPeer) -> bool {
+    matches!(message, ToPeer::EpochProposed { .. })
+}
+
+/// Queues a message that is probably the same as the last one, which need not be encoded again.
+fn send_shared(
+    last: &mut Option<SharedMessage<ToPeer>>,
+    connection: &mut Connection,
+    message: &Numbered<ToPeer>,
+) -> io::Result<()> {
+    if last.as_ref().is_none_or(|last| !last.is(&message.message)) {
+        *last = Some(SharedMessage::new(message.message.clone()).map_err(io::Error::other)?);
+    }
+    if let Some(last) = last {
+        connection.send(&last.encode(message.number, message.acknowledged).map_err(io::Error::other)?);
+    }
+    Ok(())
 }

@@ -228,7 +228,7 @@ fn attempt(
     if !is_valid {
         return Err(failed("invalid description of the group from rank 0".into()));
     }
-    name_unspecified(&mut description.members[0], address.ip());
+    name_unspecified(&mut Arc::make_mut(&mut description.members)[0], address.ip());
     description.tuning = description.tuning.bounded();
     let arena = offer.and_then(|offer| map(&offer, *world));
     rank_0.send(&Mapped(arena.is_some())).map_err(|error| lost(error.into()))?;
