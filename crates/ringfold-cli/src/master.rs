@@ -33,6 +33,10 @@ pub struct MasterArguments {
     /// this one alone]
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     masters: Vec<String>,
+    /// A lease in etcd that decides which master is active, instead of votes: etcd://HOST:PORT/PATH, with another path for
+    /// each run
+    #[arg(long, value_name = "ADDR", requires = "masters")]
+    lease: Option<String>,
     /// The position of this master in the list, from 1 [default: the one whose address it listens on]
     #[arg(long, value_name = "N", requires = "masters")]
     this_master: Option<usize>,
@@ -91,6 +95,9 @@ impl MasterArguments {
         let listed = listed.split(',').filter(|text| self.masters.is_empty() && !text.trim().is_empty());
         let masters = self.masters.iter().map(String::as_str).chain(listed);
         builder = builder.masters(masters.map(|text| serving::with_port(text.trim(), MASTER_PORT)));
+        if let Some(address) = &self.lease {
+            builder = builder.lease(address.as_str());
+        }
         if let Some(position) = self.this_master {
             let index = position.checked_sub(1).context("invalid --this-master 0: positions begin with 1")?;
             builder = builder.this_master(index);

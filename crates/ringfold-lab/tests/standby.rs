@@ -2,6 +2,8 @@
 
 use crate::fixture::{SOON, accepted, assert_steps_agree, expect_all, join, master_with, peer, send_all};
 use ringfold_lab::programs::{MasterProcess, PeerProcess};
+use ringfold_lab::{Process, skip};
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,19 +13,20 @@ const LOOP_MAX: Duration = Duration::from_secs(300);
 /// The masters of a run. Those that died are started again by the tests.
 struct Masters {
     list: String,
+    /// The lease that decides which one is active, instead of votes.
+    lease: Option<String>,
     processes: Vec<MasterProcess>,
 }
 
 impl Masters {
     fn start(count: usize) -> Self {
-        // An address of its own for each test, so that nobody else has bound its ports.
-        static TESTS: AtomicU8 = AtomicU8::new(0);
-        let test = TESTS.fetch_add(1, Ordering::Relaxed);
-        let [.., high, low] = std::process::id().to_be_bytes();
-        let list: Vec<_> =
-            (0..count).map(|index| format!("127.{}.{high}.{low}:{}", 64 + test, 20_000 + index)).collect();
+        Self::start_with(count, &test_address(), None)
+    }
+
+    fn start_with(count: usize, address: &str, lease: Option<String>) -> Self {
+        let list: Vec<_> = (0..count).map(|index| format!("{address}:{}", 20_000 + index)).collect();
         let list = list.join(",");
-        let mut masters = Self { list, processes: Vec::new() };
+        let mut masters = Self { list, lease, processes: Vec::new() };
         for index in 0..count {
             masters.processes.push(masters.start_one(index));
         }
@@ -32,7 +35,11 @@ impl Masters {
 
     fn start_one(&self, index: usize) -> MasterProcess {
         let address = self.list.split(',').nth(index).expect("one of the list");
-        master_with(&["--listen", address, "--masters", &self.list])
+        let mut arguments = vec!["--listen", address, "--masters", &self.list];
+        if let Some(lease) = &self.lease {
+            arguments.extend(["--lease", lease]);
+        }
+        master_with(&arguments)
     }
 
     /// The active master, by the last lines of all logs, when all others that run stand by.
@@ -65,6 +72,30 @@ impl Masters {
     fn restart(&mut self, index: usize) {
         self.processes[index] = self.start_one(index);
     }
+}
+
+/// An address of its own for each test, so that nobody else has bound its ports.
+fn test_address() -> String {
+    static TESTS: AtomicU8 = AtomicU8::new(0);
+    let test = TESTS.fetch_add(1, Ordering::Relaxed);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{high}.{low}", 64 + test)
+}
+
+/// An etcd without peers, in a folder of its own.
+fn etcd(address: &str) -> Process {
+    let folder = std::env::temp_dir().join(format!("ringfold-etcd-{address}"));
+    let (client, peer) = (format!("http://{address}:2379"), format!("http://{address}:2380"));
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(&folder).args([
+        "--listen-client-urls",
+        &client,
+        "--advertise-client-urls",
+        &client,
+    ]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap"]);
+    Process::spawn("etcd", command).expect("an etcd")
 }
 
 /// Waits for the end of the loop. Nothing has failed in it, not even to be tried again.
@@ -160,4 +191,39 @@ fn two_masters_survive_the_loss_of_a_peer_and_then_of_the_active_master() {
     masters.processes[active].kill9().expect("killed");
     expect_all(&mut peers, "reduce 1 1000");
     assert_eq!(masters.active(), 1);
+}
+
+#[test]
+fn a_lease_in_etcd_decides_which_master_is_active() {
+    if std::env::var_os("RINGFOLD_LONG").is_none() {
+        return;
+    }
+    let has_etcd = Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success());
+    let available = if has_etcd { Ok(()) } else { Err("etcd (Debian: etcd-server)".to_owned()) };
+    if !skip::check("a_lease_in_etcd_decides_which_master_is_active", available) {
+        return;
+    }
+    let address = test_address();
+    let mut etcd = etcd(&address);
+    let mut masters = Masters::start_with(3, &address, Some(format!("etcd://{address}:2379/run")));
+    masters.active();
+    let mut peers = accepted(2, &masters.list);
+    send_all(&mut peers, "loop until=1000 pause=10");
+    for revision in [30, 200, 400] {
+        await_step(&mut peers, revision);
+        let active = masters.active();
+        masters.processes[active].kill9().expect("killed");
+        assert_ne!(masters.active(), active);
+        masters.restart(active);
+        masters.active();
+    }
+    // A master that cannot renew its lease stops, and goes on when it can.
+    await_step(&mut peers, 600);
+    etcd.stop().expect("stopped");
+    std::thread::sleep(Duration::from_secs(5));
+    etcd.cont().expect("continued");
+    await_step(&mut peers, 800);
+    expect_loop(&mut peers, 1000);
+    etcd.kill9().expect("killed");
+    std::fs::remove_dir_all(std::env::temp_dir().join(format!("ringfold-etcd-{address}"))).expect("removed");
 }

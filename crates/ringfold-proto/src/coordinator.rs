@@ -47,6 +47,17 @@ impl MasterList {
     }
 }
 
+/// A lease outside of the run that decides which master leads, instead of votes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseState {
+    /// Nobody is known to hold it.
+    Unknown,
+    /// This master holds it until then at least. Later holders have higher terms. `has_members`: the run has begun.
+    Held { term: Term, until: Time, has_members: bool },
+    /// Another master holds it, by its position in the list.
+    HeldBy { by: u16, term: Term },
+}
+
 /// A message between two masters. Each master sends on connections that it has dialled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MasterMessage {
@@ -140,6 +151,8 @@ pub struct Coordinator {
     stand_after: Time,
     /// When to say again that no master can lead.
     warn_at: Time,
+    /// The lease that decides who leads, if there is one.
+    lease: Option<LeaseState>,
     /// The master that is heard to lead.
     follows: Option<u16>,
     /// The same, as it was reported.
@@ -163,6 +176,7 @@ impl Coordinator {
             leaderless_since: None,
             stand_after: Time::ZERO,
             warn_at: Time::ZERO,
+            lease: None,
             follows: None,
             reported: None,
             actions: VecDeque::new(),
@@ -174,6 +188,21 @@ impl Coordinator {
             coordinator.role = Role::Leader(Box::new(Leadership::new(Term(0), machine)));
         }
         coordinator
+    }
+
+    /// Lets a lease decide who leads, instead of votes. The driver reports its state with [`Coordinator::handle_lease`].
+    #[must_use]
+    pub fn with_lease(mut self) -> Self {
+        (self.lease, self.role) = (Some(LeaseState::Unknown), Role::Standby);
+        self.others.clear();
+        self
+    }
+
+    /// Handles the state of the lease.
+    pub fn handle_lease(&mut self, now: Time, state: LeaseState) {
+        self.begin(now);
+        self.lease = Some(state);
+        self.advance(now);
     }
 
     /// The incarnation of the machine, if this master leads.
@@ -326,7 +355,7 @@ impl Coordinator {
     }
 
     fn is_single(&self) -> bool {
-        self.list.len() == 1
+        self.list.len() == 1 && self.lease.is_none()
     }
 
     fn leadership(&self) -> Option<&Leadership> {
@@ -356,7 +385,8 @@ impl Coordinator {
     fn tick(&mut self, now: Time) {
         if let Role::Leader(leadership) = &mut self.role {
             leadership.beat(now);
-            let sends = leadership.lead_messages(&self.voter.charter);
+            let charter = Some(&self.voter.charter).filter(|_| self.lease.is_none());
+            let sends = leadership.lead_messages(charter);
             self.actions.extend(sends);
         }
         for to in self.others.keys().copied().collect::<Vec<_>>() {

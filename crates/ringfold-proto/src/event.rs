@@ -92,6 +92,8 @@ pub enum StepDown {
     Deposed,
     /// It has not heard from a majority for too long.
     NoMajority,
+    /// It does not hold the lease any more.
+    LeaseLost,
 }
 
 impl fmt::Display for Event {
@@ -152,6 +154,9 @@ impl fmt::Display for Event {
             Self::Leads(term) => write!(f, "this master is active, in {term}"),
             Self::SteppedDown(term, StepDown::Deposed) => {
                 write!(f, "this master is not active any more: another one took over after {term}")
+            }
+            Self::SteppedDown(term, StepDown::LeaseLost) => {
+                write!(f, "this master is not active any more ({term}): it could not renew its lease")
             }
             Self::SteppedDown(term, StepDown::NoMajority) => write!(
                 f,

@@ -2,6 +2,7 @@
 
 mod builder;
 mod crash;
+mod etcd;
 mod limits;
 mod list;
 mod other_master;

@@ -29,6 +29,9 @@ struct Arguments {
     /// All masters, separated by commas.
     #[arg(long, value_delimiter = ',')]
     masters: Vec<String>,
+    /// The lease that decides which master is active.
+    #[arg(long)]
+    lease: Option<String>,
     /// A relay; may be repeated.
     #[arg(long)]
     relay: Vec<String>,
@@ -60,6 +63,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         builder = builder.listen(address.as_str());
     }
     builder = builder.masters(&arguments.masters);
+    if let Some(lease) = &arguments.lease {
+        builder = builder.lease(lease.as_str());
+    }
     for relay in &arguments.relay {
         builder = builder.relay(relay.as_str());
     }

@@ -1,9 +1,9 @@
 //! Elections: which master leads.
 
 use super::gate::Leadership;
-use super::{Coordinator, MasterMessage, MasterStatus, Role, WaitingPeer, unnumbered};
+use super::{Coordinator, LeaseState, MasterMessage, MasterStatus, Role, WaitingPeer, unnumbered};
 use crate::charter::{Electorate, Support};
-use crate::event::Event;
+use crate::event::{Event, StepDown};
 use crate::id::{ConnId, PeerId, Term};
 use crate::limits;
 use crate::master::MasterAction;
@@ -79,6 +79,9 @@ impl Coordinator {
         if self.is_single() {
             return;
         }
+        if let Some(lease) = self.lease {
+            return self.follow_lease(now, lease);
+        }
         match self.role {
             Role::Leader(_) => {}
             Role::Candidate { term, until, for_blank } => {
@@ -92,6 +95,32 @@ impl Coordinator {
                 }
             }
             Role::Standby => self.stand_by(now),
+        }
+    }
+
+    /// The lease decides: leads, stops to lead, or sends peers to the master that leads.
+    fn follow_lease(&mut self, now: Time, lease: LeaseState) {
+        let led = match &self.role {
+            Role::Leader(leadership) => Some(leadership.term),
+            Role::Standby | Role::Candidate { .. } => None,
+        };
+        match (led, lease) {
+            (Some(led), LeaseState::Held { term, until, .. }) if led == term && now < until => {}
+            (Some(_), LeaseState::HeldBy { .. }) => self.stop_leading(now, StepDown::Deposed),
+            (Some(_), _) => self.stop_leading(now, StepDown::LeaseLost),
+            (None, LeaseState::Held { term, until, has_members })
+                if now < until && term >= self.voter.promised =>
+            {
+                self.voter.promised = term;
+                self.start_leading(now, term, has_members);
+            }
+            (None, LeaseState::HeldBy { by, term }) if by != self.list.me => {
+                self.voter.promised = self.voter.promised.max(term);
+                self.blank = false;
+                self.note_leader(Some(by));
+                self.redirect_all(by);
+            }
+            (None, _) => self.note_leader(None),
         }
     }
 
@@ -217,7 +246,15 @@ impl Coordinator {
 
     /// Becomes the master that leads: starts a machine, which waits for the members.
     fn lead(&mut self, now: Time, term: Term) {
-        let me = self.list.me;
+        let charter = &self.voter.charter;
+        let electorate = Electorate::new(charter.members().iter().copied(), self.list.me);
+        let next = charter.with(term, electorate);
+        self.start_leading(now, term, !charter.members().is_empty());
+        self.set_charter(next);
+    }
+
+    /// Starts a machine, which waits for the members if there are some, and hands it the peers that wait here.
+    fn start_leading(&mut self, now: Time, term: Term, has_members: bool) {
         let mut leadership = Leadership::new(term, self.new_machine());
         leadership.rival = term;
         for (index, other) in &self.others {
@@ -225,29 +262,21 @@ impl Coordinator {
                 leadership.count_vote(*index, now);
             }
         }
-        let charter = &self.voter.charter;
-        if !charter.members().is_empty() {
+        if has_members {
             leadership.machine.expect_members(now);
         }
-        let electorate = Electorate::new(charter.members().iter().copied(), me);
-        let charter = charter.with(term, electorate);
         self.blank = false;
         self.leaderless_since = None;
         (self.follows, self.reported) = (None, None);
-        self.role = Role::Leader(Box::new(leadership));
         self.notify(Event::Leads(term));
-        let waiting = core::mem::take(&mut self.waiting);
-        for (conn, WaitingPeer { peer, first, .. }) in waiting {
-            let Role::Leader(leadership) = &mut self.role else { return };
+        for (conn, WaitingPeer { peer, first, .. }) in core::mem::take(&mut self.waiting) {
             leadership.handle_connected(now, conn, peer);
             if let Some(first) = first {
                 leadership.handle_message(now, conn, first);
             }
         }
-        if let Role::Leader(leadership) = &mut self.role {
-            leadership.beat(now);
-        }
-        self.set_charter(charter);
+        leadership.beat(now);
+        self.role = Role::Leader(Box::new(leadership));
     }
 
     /// Handles a message of a peer while this master does not lead.

@@ -1,6 +1,6 @@
 //! The gate: decisions of the master that leads leave its process only while a quorum supports it.
 
-use super::{Coordinator, OtherMaster, Role, unnumbered};
+use super::{Coordinator, LeaseState, OtherMaster, Role, unnumbered};
 use crate::charter::{Charter, Electorate, Support};
 use crate::event::StepDown;
 use crate::id::{ConnId, PeerId, Term};
@@ -105,10 +105,10 @@ impl Leadership {
     }
 
     /// Tells all peers that this master leads, with the charter for those that have not confirmed it.
-    pub fn lead_messages(&self, charter: &Charter) -> Vec<MasterAction> {
+    pub fn lead_messages(&self, charter: Option<&Charter>) -> Vec<MasterAction> {
         let message = |(conn, peer): (&ConnId, &PeerId)| {
             let known = self.members.get(peer).map(|confirmed| confirmed.charter);
-            let charter = (known != Some(charter.number())).then(|| Box::new(charter.clone()));
+            let charter = charter.filter(|charter| known != Some(charter.number())).cloned().map(Box::new);
             unnumbered(*conn, ToPeer::Lead { term: self.term, beat: self.beat, charter })
         };
         self.conns.iter().map(message).collect()
@@ -165,6 +165,16 @@ impl Coordinator {
             }
             if leadership.rival > leadership.term {
                 return self.stop_leading(now, StepDown::Deposed);
+            }
+            if let Some(lease) = self.lease {
+                let term = leadership.term;
+                let is_held = matches!(lease, LeaseState::Held { term: held, until, .. } if held == term && now < until);
+                match leadership.held.pop_front_if(|_| is_held) {
+                    Some(MasterAction::SetMembers(_)) => continue,
+                    Some(action) => self.actions.push_back(action),
+                    None => return,
+                }
+                continue;
             }
             let charter = &self.voter.charter;
             // The newest beat that a quorum has heard. It is searched for only if the last one found gets old, or if a
@@ -229,7 +239,7 @@ impl Coordinator {
     pub(super) fn set_charter(&mut self, charter: Charter) {
         self.voter.charter = charter;
         if let Role::Leader(leadership) = &mut self.role {
-            let messages = leadership.lead_messages(&self.voter.charter);
+            let messages = leadership.lead_messages(Some(&self.voter.charter));
             self.actions.extend(messages);
         }
         self.tell_masters();

@@ -1,5 +1,6 @@
 //! The configuration of a master.
 
+use super::etcd::EtcdAddress;
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use crate::error::invalid;
@@ -31,6 +32,7 @@ pub struct MasterBuilder {
     relays: Vec<String>,
     pub(super) masters: Vec<String>,
     pub(super) this_master: Option<usize>,
+    lease: Option<String>,
     pub(super) crash_after_commits: Option<u64>,
 }
 
@@ -88,6 +90,13 @@ impl MasterBuilder {
         self
     }
 
+    /// A lease in etcd that decides which master is active, instead of votes of members and masters:
+    /// `etcd://HOST:PORT/PATH`, with another path for each run. Needs [`MasterBuilder::masters`].
+    pub fn lease(mut self, address: impl Into<String>) -> Self {
+        self.lease = Some(address.into());
+        self
+    }
+
     /// The position of this master in the list, from 0. Default: the one whose address it listens on.
     pub fn this_master(mut self, index: usize) -> Self {
         self.this_master = Some(index);
@@ -131,6 +140,14 @@ impl MasterBuilder {
     pub fn crash_after_commits(mut self, n: u64) -> Self {
         self.crash_after_commits = Some(n);
         self
+    }
+
+    /// Where the lease is, if there is one.
+    pub(super) fn etcd(&self) -> Result<Option<EtcdAddress>, Error> {
+        match &self.lease {
+            Some(_) if self.masters.is_empty() => Err(invalid!("a lease needs the list of all masters")),
+            lease => lease.as_deref().map(EtcdAddress::parse).transpose(),
+        }
     }
 
     /// Creates the master. It does not listen yet.

@@ -2,6 +2,7 @@
 
 use super::builder::MasterBuilder;
 use super::crash::Crash;
+use super::etcd::EtcdLease;
 use super::limits;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
@@ -18,6 +19,7 @@ use ringfold_fabric::random;
 use ringfold_fabric::tls::Security;
 use ringfold_proto::cause::Removal;
 use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage};
+use ringfold_proto::event::Event;
 use ringfold_proto::frame::SharedMessage;
 use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
@@ -65,6 +67,7 @@ pub(super) struct Server {
     /// The last long message: all members of a group get it.
     long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
+    lease: Option<EtcdLease>,
     crash: Option<Crash>,
 }
 
@@ -78,9 +81,28 @@ impl Server {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
         let me = security.peer();
+        let clock = Clock::start();
+        let failed = |e: io::Error| Error::system("starting the thread of the lease failed", &e);
+        let start = |address| EtcdLease::start(address, list.me, clock, poller.clone()).map_err(failed);
+        let lease = plan.etcd()?.map(start).transpose()?;
         let (timing, tuning) = (plan.timing, plan.tuning);
+        let others = (0..).zip(&list.addresses).filter(|(index, _)| *index != list.me && lease.is_none());
+        let others =
+            others.map(|(index, addresses)| (index, OtherMaster::new(me, addresses.clone()))).collect();
+        let machine = Coordinator::new(
+            MasterConfig {
+                timing,
+                recovery: plan.recovery()?,
+                tuning,
+                appraise: ringfold_plan::estimate::gain_percent,
+                relays: plan.relays()?,
+                seed,
+            },
+            list,
+        );
+        let machine = if lease.is_some() { machine.with_lease() } else { machine };
         Ok(Self {
-            clock: Clock::start(),
+            clock,
             listener,
             token: plan.token.clone(),
             certificates: security.version(),
@@ -96,23 +118,10 @@ impl Server {
             long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
-            others: (0..)
-                .zip(&list.addresses)
-                .filter(|(index, _)| *index != list.me)
-                .map(|(index, addresses)| (index, OtherMaster::new(me, addresses.clone())))
-                .collect(),
+            others,
             from_masters: HashMap::new(),
-            machine: Coordinator::new(
-                MasterConfig {
-                    timing,
-                    recovery: plan.recovery()?,
-                    tuning,
-                    appraise: ringfold_plan::estimate::gain_percent,
-                    relays: plan.relays()?,
-                    seed,
-                },
-                list,
-            ),
+            machine,
+            lease,
             poller,
         })
     }
@@ -132,6 +141,9 @@ impl Server {
                 self.handle_ready(now, token);
             }
             self.expire(now);
+            while let Some(state) = self.lease.as_mut().and_then(EtcdLease::next_state) {
+                self.machine.handle_lease(now, state);
+            }
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
@@ -375,6 +387,9 @@ impl Server {
             // The coordinator handles it.
             MasterAction::SetMembers(_) => {}
             MasterAction::Notify(event) => {
+                if let (Event::Accepted(..), Some(lease)) = (&event, &self.lease) {
+                    lease.note_members();
+                }
                 if let Some(crash) = &mut self.crash {
                     crash.note(&event);
                 }
