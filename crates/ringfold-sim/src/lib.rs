@@ -1,11 +1,12 @@
 //! Complete Ringfold runs in virtual time from one seed.
 //!
 //! The real machines and the real executor run over a simulated network that carries symbols instead of numbers, under
-//! programs like those of users, while peers join and leave, processes die and stop, links are cut, and the master
-//! restarts. The oracle checks what users saw against the guarantees.
+//! programs like those of users, while peers join and leave, processes die and stop, links are cut, and masters
+//! restart. The oracle checks what users saw against the guarantees.
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod clock;
 mod medium;
 mod network;
 mod oracle;

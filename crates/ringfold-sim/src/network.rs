@@ -3,6 +3,7 @@
 
 use crate::random_stream::RandomStream;
 use crate::symbol::Symbol;
+use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::ConnId;
 use ringfold_proto::link_message::LinkMessage;
@@ -14,8 +15,8 @@ use std::time::Duration;
 /// A process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Node {
-    /// The master, in any incarnation.
-    Master,
+    /// A master, by its position in the list, in any incarnation.
+    Master(usize),
     /// A peer, by its index in order of start.
     Peer(usize),
 }
@@ -25,6 +26,8 @@ pub enum Node {
 pub enum Packet {
     ToMaster(Box<Numbered<ToMaster>>),
     ToPeer(Box<Numbered<ToPeer>>),
+    /// From a master to another one.
+    Masters(Box<MasterMessage>),
     Data(Box<DataHeader>, Vec<Symbol>),
     Link(LinkMessage),
     /// The other end has closed the connection.

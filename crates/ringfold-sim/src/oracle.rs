@@ -3,7 +3,7 @@
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::symbol::{Contribution, Symbol};
 use ringfold_proto::epoch::{Attributes, EpochDescription};
-use ringfold_proto::id::{CallId, EpochId, GroupId, OpId, Revision};
+use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, Revision, Term};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,6 +54,10 @@ pub enum Guarantee {
     ResetsEvictNobody,
     /// When all holders of the state were lost, the newest state that peers come back with wins.
     NewestStateWins,
+    /// Nothing is committed in an epoch after a later master has opened another one.
+    OneHistory,
+    /// If masters die or stop, one at a time, no operation fails and no peer is evicted.
+    TakeoversFailNothing,
 }
 
 /// How an operation ended on a peer.
@@ -106,6 +110,12 @@ pub struct Oracle {
     master_starts: u64,
     /// Counts the times that a master forgot its groups: by restarting, or by restoring an earlier incarnation.
     incarnations: u64,
+    /// The term of each incarnation, if there are several masters.
+    terms: BTreeMap<Incarnation, Term>,
+    /// When each commit was first sent.
+    commits: BTreeMap<OpId, Time>,
+    /// When each epoch was first opened at each peer.
+    openings: BTreeMap<EpochId, BTreeMap<usize, Time>>,
     pub violations: Vec<Violation>,
     pub committed: u64,
     pub aborted: u64,
@@ -117,14 +127,27 @@ impl Oracle {
         self.violations.push(Violation { at, guarantee, what });
     }
 
-    pub fn master_started(&mut self) {
+    /// A machine of a master starts to decide. Returns the number of its incarnation.
+    pub fn master_started(&mut self) -> u64 {
         self.master_starts += 1;
         self.incarnations += 1;
+        self.incarnations
     }
 
     /// The master restores an earlier incarnation, and forgets its own groups.
-    pub fn restore_began(&mut self) {
+    pub fn restore_began(&mut self) -> u64 {
         self.incarnations += 1;
+        self.incarnations
+    }
+
+    /// A master leads in this term, as this incarnation.
+    pub fn leads(&mut self, incarnation: Incarnation, term: Term) {
+        self.terms.insert(incarnation, term);
+    }
+
+    /// A master sends the decision that an operation is committed.
+    pub fn commit_sent(&mut self, now: Time, op: OpId) {
+        self.commits.entry(op).or_insert(now);
     }
 
     pub fn process_ended(&mut self, peer: usize) {
@@ -176,6 +199,7 @@ impl Oracle {
             let what = format!("p{peer} and p{by} differ on {}", description.id);
             self.report_violation(now, Guarantee::MembershipAgrees, what);
         }
+        self.openings.entry(description.id).or_default().entry(peer).or_insert(now);
         let mut ring: Vec<_> = description.ring.iter().map(|r| r.index()).collect();
         ring.sort_unstable();
         if ring != (0..description.members.len()).collect::<Vec<_>>() {
@@ -226,16 +250,33 @@ impl Oracle {
 
     /// An operation was committed on a peer, whose user now sees these world sizes.
     pub fn op_committed(&mut self, now: Time, op: OpId, peer: usize, world: Attributes) {
+        self.check_history(now, op, peer);
         let history = self.ops.entry(op).or_default();
         let (members, (first, seen)) = (history.members.len(), *history.world.get_or_insert((peer, world)));
         if world.group_world as usize != members {
             let what = format!("p{peer} sees {world:?} after {op} of {members} members");
             self.report_violation(now, Guarantee::WorldSizesAgree, what);
         }
-        // Another incarnation of the master may know fewer peers of other groups.
+        // Another incarnation of the master, or another master, may know fewer peers of other groups.
         if seen != world && self.master_starts <= 1 {
             let what = format!("after {op} p{first} sees {seen:?}, p{peer} sees {world:?}");
             self.report_violation(now, Guarantee::WorldSizesAgree, what);
+        }
+    }
+
+    /// Checks that no later master had opened another epoch of the group when the commit was first sent.
+    fn check_history(&mut self, now: Time, op: OpId, peer: usize) {
+        let term = |epoch: &EpochId| self.terms.get(&epoch.incarnation).copied().unwrap_or_default();
+        let Some(sent) = self.commits.get(&op).copied() else { return };
+        let is_later = |epoch: &EpochId| epoch.group == op.epoch.group && term(epoch) > term(&op.epoch);
+        // A history ends with the last peer that remembers it.
+        let before = |(by, at): &(&usize, &Time)| **at < sent && !self.ended.contains(*by);
+        let later = self.openings.iter().filter(|(epoch, _)| is_later(epoch));
+        let later = later.filter_map(|(epoch, openings)| Some((epoch, openings.iter().find(before)?))).next();
+        if let Some((epoch, (other, at))) = later {
+            let what =
+                format!("p{peer}: {op} was committed at {sent}, after p{other} had opened {epoch} at {at}");
+            self.report_violation(now, Guarantee::OneHistory, what);
         }
     }
 
@@ -286,7 +327,7 @@ impl Oracle {
         for (op, history) in &self.ops {
             let committed: Vec<_> =
                 history.seen.iter().filter(|(_, s)| matches!(s, OpObservation::Committed(_))).collect();
-            // A restarted master cannot know what a member saw that does not return (R8).
+            // A restarted master, or another one, cannot know what a member saw that does not return (R8).
             let excused = |peer: &usize| self.master_starts > 1 && self.ended.contains(peer);
             let aborted = history.seen.iter().filter(|(p, s)| **s == OpObservation::Aborted && !excused(p));
             if let (Some((one, _)), Some((other, _))) =

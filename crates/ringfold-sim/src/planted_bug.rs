@@ -30,4 +30,8 @@ pub enum PlantedBug {
     EvictOnReset,
     /// The state of a peer that comes back from a checkpoint is taken for an older one.
     ForgetCheckpoint,
+    /// A master that leads takes it that all others support it.
+    DecideAlone,
+    /// A standby that has not heard the active master for a moment takes over, as if all masters supported it.
+    TakeOverTooEarly,
 }

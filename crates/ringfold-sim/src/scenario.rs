@@ -36,9 +36,19 @@ pub enum Fault {
     ResetPeer,
     /// The connections of all peers to the master are reset.
     ResetControls,
-    /// The master dies, and restarts after this time.
+    /// A master dies, mostly the active one, and restarts after this time.
     KillMaster(Duration),
-    /// SIGKILL of all peers, and of the master if it has a time to restart after. The peers come back from checkpoints of
+    /// SIGSTOP of a master, mostly the active one, and SIGCONT after this time.
+    FreezeMaster(Duration),
+    /// A cut between two masters for this time, in both directions or one.
+    CutMasters(Duration, bool),
+    /// Cuts between a master and some or most of all others for this time, in both directions or one.
+    IsolateMaster(Duration, bool),
+    /// Masters and peers are separated into two sides for this time.
+    Partition(Duration),
+    /// A connection between two masters is reset.
+    ResetMasters,
+    /// SIGKILL of all peers, and of all masters if there is a time to restart after. The peers come back from checkpoints of
     /// different age.
     LoseAll(Option<Duration>),
 }
@@ -71,6 +81,9 @@ pub struct ProgramConfig {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
+    pub masters: usize,
+    /// Whether the only faults are losses of single masters, each after the last takeover has ended.
+    pub only_takeovers: bool,
     /// The groups of the initial peers.
     pub starters: Vec<u32>,
     pub faults: Vec<(Time, Fault)>,
@@ -92,6 +105,9 @@ pub struct Scenario {
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+/// By when a takeover has ended, after a loss that lasts half of this time.
+const TAKEOVER_MAX: Duration = Duration::from_secs(5);
+
 /// The most peers that live at once.
 pub const PEERS_MAX: usize = 12;
 
@@ -103,8 +119,8 @@ impl Scenario {
         let groups = if large { 1 } else { groups };
         let world =
             if large { random.between(4, 9) } else { 1 + random.between(0, 6).min(random.between(1, 12)) };
-        let starters = (0..world).map(|_| random.between(0, u64::from(groups)) as u32).collect();
-        let calm_at = Time(random.between(1, 9) * 1_000_000_000);
+        let mut starters: Vec<_> = (0..world).map(|_| random.between(0, u64::from(groups)) as u32).collect();
+        let mut calm_at = Time(random.between(1, 9) * 1_000_000_000);
         let mut faults = faults(&mut random, groups, calm_at);
         // By the number of the seed, so that older seeds keep their meaning.
         match seed % 16 {
@@ -113,9 +129,27 @@ impl Scenario {
             _ if has_losses(seed) => faults.extend(losses(seed, calm_at)),
             _ => {}
         }
+        let masters = masters(seed);
+        let kind = RandomStream::new(seed, "masters").between(0, 4);
+        let only_takeovers = masters > 1 && kind == 0;
+        match (masters, kind) {
+            (1, _) => {}
+            (_, 0) => (faults, calm_at) = takeovers(seed),
+            (_, 1) => {
+                // A partition that is long enough for a takeover, of peers that work on both sides.
+                starters.resize(starters.len().max(6), 0);
+                let pause = MS(RandomStream::new(seed, "partition").between(2_000, 6_000));
+                faults.truncate(2);
+                faults.push((Time(1_000_000_000), Fault::Partition(pause)));
+                calm_at = calm_at.max(Time(1_000_000_000) + pause);
+            }
+            _ => faults.extend(master_faults(seed, calm_at)),
+        }
         faults.sort_by_key(|(at, _)| *at);
-        Self {
+        let mut scenario = Self {
             seed,
+            masters,
+            only_takeovers,
             starters,
             faults,
             calm_at,
@@ -134,8 +168,18 @@ impl Scenario {
             latency_max: Duration::from_micros(random.between(50, 4_000)),
             break_after: MS(1_600),
             stall_after: MS(1_000),
+        };
+        if only_takeovers {
+            let config = &mut scenario.program_config;
+            (config.deviations_per_mille, config.other_layouts_per_mille) = (0, 0);
         }
+        scenario
     }
+}
+
+/// How many masters there are. By the number of the seed, so that older seeds keep their meaning.
+fn masters(seed: u64) -> usize {
+    if seed % 9 == 5 { 2 + (seed / 9 % 2) as usize } else { 1 }
 }
 
 fn timing() -> Timing {
@@ -237,7 +281,7 @@ fn recovery(seed: u64) -> RecoverySettings {
     RecoverySettings { policy, after: MS(1_500), min: (seed % 32 == 17).then_some(2) }
 }
 
-/// Losses of all peers, some with the master.
+/// Losses of all peers, some with the masters.
 fn losses(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
     let mut random = RandomStream::new(seed, "losses");
     let count = random.between(1, 3);
@@ -247,6 +291,45 @@ fn losses(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
         (at, Fault::LoseAll(master))
     };
     (0..count).map(loss).collect()
+}
+
+/// Losses of single masters, each after the last takeover has ended; and the end of the faults.
+fn takeovers(seed: u64) -> (Vec<(Time, Fault)>, Time) {
+    let mut random = RandomStream::new(seed, "takeovers");
+    let mut at = Time(0);
+    let mut loss = |_| {
+        at = at + TAKEOVER_MAX + MS(random.between(0, 1_500));
+        let pause = MS(random.between(1, 2_500));
+        (at, if random.with_probability(500) { Fault::KillMaster(pause) } else { Fault::FreezeMaster(pause) })
+    };
+    let faults: Vec<_> = (0..1 + seed / 9 % 3).map(&mut loss).collect();
+    (faults, at + TAKEOVER_MAX)
+}
+
+/// Faults of masters, and partitions.
+fn master_faults(seed: u64, calm_at: Time) -> Vec<(Time, Fault)> {
+    let mut random = RandomStream::new(seed, "master faults");
+    let count = random.between(1, 4 + calm_at.0 / 600_000_000);
+    let fault = |_| {
+        let at = Time(random.between(0, calm_at.0));
+        let pause = MS(if random.with_probability(400) {
+            random.between(1, 700)
+        } else {
+            random.between(700, 3_500)
+        });
+        let both = random.with_probability(500);
+        let fault = match random.between(0, 10) {
+            0..3 => Fault::KillMaster(MS(random.between(1, 2_500))),
+            3 | 4 => Fault::FreezeMaster(pause),
+            5 => Fault::CutMasters(pause, both),
+            6 => Fault::IsolateMaster(pause, both),
+            7 => Fault::Partition(pause),
+            8 => Fault::CutMaster(pause, both),
+            _ => Fault::ResetMasters,
+        };
+        (at, fault)
+    };
+    (0..count).map(fault).collect()
 }
 
 fn faults(random: &mut RandomStream, groups: u32, calm_at: Time) -> Vec<(Time, Fault)> {

@@ -1,4 +1,4 @@
-//! A complete run in virtual time: a master, peers with their users' programs, the network, and faults.
+//! A complete run in virtual time: masters, peers with their users' programs, the network, and faults.
 //!
 //! The machines and the executor are the real ones.
 
@@ -59,8 +59,16 @@ pub(crate) enum SimEvent {
         call: CallId,
         tries: usize,
     },
-    StartMaster,
-    Tour(TourRequest, TourSolution),
+    StartMaster(usize),
+    /// A master that was stopped continues.
+    WakeMaster(usize),
+    /// A master notices that a connection is broken.
+    MasterLost(usize, ConnId),
+    DialOtherMaster {
+        from: usize,
+        to: usize,
+    },
+    Tour(usize, TourRequest, TourSolution),
     /// A peer of this group starts, with or without a checkpoint.
     Respawn(u32, Option<Checkpoint>),
     /// A cut between two nodes may be over.
@@ -97,7 +105,7 @@ pub struct Simulation {
     queue: BTreeMap<(Time, u64), Box<SimEvent>>,
     scheduled: u64,
     network: Network,
-    master: SimMaster,
+    masters: Vec<SimMaster>,
     peers: Vec<SimPeer>,
     by_id: BTreeMap<PeerId, usize>,
     conn_kinds: BTreeMap<ConnId, ConnKind>,
@@ -106,8 +114,10 @@ pub struct Simulation {
     contributions: u32,
     /// Votes that arrived, for planted bugs.
     votes: BTreeMap<OpId, BTreeSet<ConnId>>,
-    /// The incarnation of the master that answered a sync.
-    sync_incarnations: BTreeMap<(Option<Node>, CallId), u64>,
+    /// The incarnation of the master that answered a sync, by the number of its machine.
+    sync_incarnations: BTreeMap<(u64, usize, CallId), u64>,
+    /// The number of the machine that answers syncs on a connection.
+    answering: BTreeMap<ConnId, u64>,
     /// Until when a fault of links or processes may have effects.
     disturbed_until: Time,
     calm: bool,
@@ -120,6 +130,8 @@ pub struct Simulation {
 enum ConnKind {
     Control,
     Link,
+    /// Between two masters.
+    Masters,
 }
 
 /// How long after the last fault all peers must work together again.
@@ -141,7 +153,7 @@ impl Simulation {
             queue: BTreeMap::new(),
             scheduled: 0,
             network: Network::new(seed, scenario.latency_max, scenario.break_after),
-            master: SimMaster::new(seed),
+            masters: Vec::new(),
             peers: Vec::new(),
             by_id: BTreeMap::new(),
             conn_kinds: BTreeMap::new(),
@@ -150,6 +162,7 @@ impl Simulation {
             contributions: 0,
             votes: BTreeMap::new(),
             sync_incarnations: BTreeMap::new(),
+            answering: BTreeMap::new(),
             disturbed_until: Time::ZERO,
             calm: false,
             log_lines: logs.then(Vec::new),
@@ -160,7 +173,11 @@ impl Simulation {
 
     /// Runs to the end.
     pub fn run(mut self) -> RunReport {
-        self.start_master();
+        for index in 0..self.scenario.masters {
+            let clock = self.random_clock(Node::Master(index));
+            self.masters.push(SimMaster::new(self.scenario.seed, index, clock));
+        }
+        (0..self.scenario.masters).for_each(|index| self.start_master(index));
         for group in self.scenario.starters.clone() {
             self.spawn(group);
         }
@@ -211,7 +228,11 @@ impl Simulation {
                 self.network.release(self.now);
                 self.schedule_network();
             }
-            SimEvent::Timer(Node::Master) => self.master_timer(),
+            SimEvent::Timer(Node::Master(index))
+            | SimEvent::MasterLost(index, _)
+            | SimEvent::DialOtherMaster { from: index, .. }
+            | SimEvent::Tour(index, ..) => self.handle_for_master(index, event),
+            SimEvent::WakeMaster(index) => self.wake_master(index),
             SimEvent::Timer(Node::Peer(peer))
             | SimEvent::Replied(peer, _)
             | SimEvent::Transmit(peer, _)
@@ -221,8 +242,7 @@ impl Simulation {
             | SimEvent::DialPeer { from: peer, .. } => self.handle_for_peer(peer, event),
             SimEvent::Wake(peer) => self.wake(peer),
             SimEvent::Recover(peer) => self.peers[peer].slowness = Duration::ZERO,
-            SimEvent::StartMaster => self.start_master(),
-            SimEvent::Tour(request, solution) => self.tour_found(&request, solution),
+            SimEvent::StartMaster(index) => self.start_master(index),
             SimEvent::Respawn(group, checkpoint) => {
                 if self.living().count() < PEERS_MAX {
                     self.spawn_with(group, checkpoint);
@@ -253,7 +273,10 @@ impl Simulation {
             return;
         }
         match to {
-            Node::Master => self.master_receives(conn, packet),
+            Node::Master(index) => {
+                let event = NetworkEvent::Deliver { conn, to, packet };
+                self.handle_for_master(index, SimEvent::Network(event));
+            }
             Node::Peer(peer) => {
                 let event = NetworkEvent::Deliver { conn, to, packet };
                 self.handle_for_peer(peer, SimEvent::Network(event));
@@ -266,7 +289,7 @@ impl Simulation {
         self.network.close(self.now, conn, end);
         self.schedule_network();
         match end {
-            Node::Master => self.master_lost(conn),
+            Node::Master(index) => self.handle_for_master(index, SimEvent::MasterLost(index, conn)),
             Node::Peer(peer) => self.peer_lost(peer, conn),
         }
     }
@@ -283,7 +306,8 @@ impl Simulation {
             let recent: Vec<_> = peer.program.healthy.iter().rev().take(2).collect();
             recent.len() == 2 && recent.iter().all(|w| **w == world(peer.group))
         };
-        self.master.is_up() && self.living().count() > 0 && self.living().all(works)
+        let are_up = self.masters.iter().all(SimMaster::is_up);
+        are_up && self.living().count() > 0 && self.living().all(works)
     }
 
     fn report_no_recovery(&mut self) {
@@ -293,7 +317,7 @@ impl Simulation {
             "after {} events: living: {}; accepted and pending at the master: {:?}; open calls: {waits}",
             self.steps,
             who.join("; "),
-            self.master.status(),
+            self.active_master().map(|index| self.masters[index].status()).unwrap_or_default(),
         );
         self.oracle.report_violation(self.now, Guarantee::RunRecovers, what);
     }
@@ -311,6 +335,10 @@ impl Simulation {
         self.at(self.now, SimEvent::Heal);
         for peer in &mut self.peers {
             peer.program.calm = true;
+            if self.scenario.masters > 1 {
+                // What worked before the faults says nothing.
+                peer.program.healthy.clear();
+            }
         }
         for peer in self.living().collect::<Vec<_>>() {
             self.peers[peer].slowness = Duration::ZERO;
@@ -319,8 +347,14 @@ impl Simulation {
                 self.at(self.now, SimEvent::Wake(peer));
             }
         }
-        if !self.master.is_up() {
-            self.at(self.now, SimEvent::StartMaster);
+        for index in 0..self.masters.len() {
+            if self.masters[index].stopped_until > self.now {
+                self.masters[index].stopped_until = self.now;
+                self.at(self.now, SimEvent::WakeMaster(index));
+            }
+            if !self.masters[index].is_up() {
+                self.at(self.now, SimEvent::StartMaster(index));
+            }
         }
         if self.living().count() == 0 {
             let groups = self.scenario.starters.clone();

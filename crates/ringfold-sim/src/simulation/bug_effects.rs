@@ -4,6 +4,7 @@ use super::Simulation;
 use super::calls::PendingCall;
 use crate::network::Node;
 use crate::planted_bug::PlantedBug;
+use ringfold_proto::coordinator::{MasterMessage, MasterStatus};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
@@ -16,6 +17,7 @@ impl Simulation {
     /// The messages that reach the master instead of this one.
     pub(super) fn alter_control(
         &mut self,
+        master: usize,
         conn: ConnId,
         message: Numbered<ToMaster>,
     ) -> Vec<(ConnId, Numbered<ToMaster>)> {
@@ -28,7 +30,7 @@ impl Simulation {
             (Some(PlantedBug::ForgetCheckpoint), ToMaster::Vote { call, round, deadline_ms, request }) => {
                 let mut request = request;
                 if let Request::Sync(offer) = &mut request
-                    && self.is_resuming(conn)
+                    && self.is_resuming(master, conn)
                 {
                     offer.revision.0 /= 2;
                 }
@@ -51,8 +53,8 @@ impl Simulation {
         reached
     }
 
-    fn is_resuming(&self, conn: ConnId) -> bool {
-        let peer = self.network.other_end(conn, Node::Master);
+    fn is_resuming(&self, master: usize, conn: ConnId) -> bool {
+        let peer = self.network.other_end(conn, Node::Master(master));
         matches!(peer, Some(Node::Peer(peer)) if self.peers[peer].program.is_resuming)
     }
 
@@ -120,7 +122,8 @@ impl Simulation {
             let linked: Vec<_> = self.peers[peer].links.keys().copied().collect();
             for from in linked {
                 let message = LinkMessage::Fenced { op };
-                self.peers[peer].executor.handle_link_message(self.now, from, message);
+                let now = self.reading(peer);
+                self.peers[peer].executor.handle_link_message(now, from, message);
             }
         }
     }
@@ -130,5 +133,50 @@ impl Simulation {
             PendingCall::Reduce { op, .. } => *op,
             PendingCall::Vote(_) => None,
         })
+    }
+
+    /// A planted bug: a master that leads gets confirmations of the other masters, which are a quorum.
+    pub(super) fn forge_confirmation(&mut self, index: usize, to: u16, message: &MasterMessage) {
+        let forges = match self.planted_bug {
+            Some(PlantedBug::DecideAlone) => true,
+            Some(PlantedBug::TakeOverTooEarly) => self.masters[index].took_over,
+            _ => false,
+        };
+        if forges
+            && let MasterMessage::Status(status) = message
+            && let Some(beat) = status.leads
+        {
+            let echo = (status.voter.promised, beat);
+            let forged = MasterStatus { from: to, leads: None, echo, ..(**status).clone() };
+            let message = MasterMessage::Status(Box::new(forged));
+            self.call_master(index, |master, now| master.handle_master_message(now, message));
+        }
+    }
+
+    /// Remembers what the other masters said, for a planted bug.
+    pub(super) fn remember_status(&mut self, index: usize, message: &MasterMessage) {
+        if let (Some(PlantedBug::TakeOverTooEarly), MasterMessage::Status(status)) =
+            (self.planted_bug, message)
+        {
+            self.masters[index].statuses.insert(status.from, (self.now, (**status).clone()));
+        }
+    }
+
+    /// A planted bug: a standby does not wait for a master that leads and is late. It takes what the others said for votes.
+    pub(super) fn take_over_early(&mut self, index: usize) {
+        let late = self.now.0.saturating_sub(3 * self.scenario.timing.heartbeat.as_nanos() as u64);
+        let master = &mut self.masters[index];
+        let is_late = master.statuses.values().any(|(at, status)| status.leads.is_some() && at.0 < late);
+        if master.leads() || !is_late || master.statuses.len() + 1 < self.scenario.masters {
+            return;
+        }
+        master.took_over = true;
+        // First nobody leads any more, then all vote for it.
+        for (_, mut status) in master.statuses.clone().into_values() {
+            status.voter.promised = self.masters[index].stands.unwrap_or(status.voter.promised);
+            (status.leads, status.follows, status.blank) = (None, None, false);
+            let message = MasterMessage::Status(Box::new(status));
+            self.with_master(index, |master, now| master.handle_master_message(now, message));
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{SimEvent, Simulation};
 use crate::buffer::{Buffer, SharedBuffer};
-use crate::network::Node;
 use crate::oracle::{Guarantee, SyncObservation};
 use crate::planted_bug::PlantedBug;
 use crate::program::{Command, Reply};
@@ -34,7 +33,7 @@ impl Simulation {
         self.check_failure(peer, &pending, &result);
         let reply = match pending {
             PendingCall::Vote(_) => {
-                self.check_sync(peer, call, &result);
+                self.check_sync(peer, &result);
                 Reply::Call(result)
             }
             PendingCall::Reduce { tag, buffer, op, .. } => {
@@ -66,10 +65,10 @@ impl Simulation {
 
     /// Makes the calls of a program.
     pub(super) fn run_commands(&mut self, peer: usize, commands: Vec<Command>) {
-        let now = self.now;
         for command in commands {
             self.log(|| format!("p{peer}: program: {command:?}"));
             let what = format!("{command:?}");
+            let now = self.reading(peer);
             let machine = &mut self.peers[peer].machine;
             let mut timeout = self.scenario.timing.wait_max;
             let called = match command {
@@ -98,7 +97,7 @@ impl Simulation {
             };
             match called {
                 Ok(call) => {
-                    self.peers[peer].pending.insert(call, PendingCall::Vote(now));
+                    self.peers[peer].pending.insert(call, PendingCall::Vote(self.now));
                     self.oracle.called(peer, call, what, self.due(timeout));
                 }
                 // Some time passes, so that a program that retries at once does not stop the clock.
@@ -111,7 +110,8 @@ impl Simulation {
 
     fn call_reduce(&mut self, peer: usize, tag: Tag, count: u64, in_place: bool) {
         let descriptor = Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg);
-        match self.peers[peer].machine.collective(self.now, tag, descriptor) {
+        let now = self.reading(peer);
+        match self.peers[peer].machine.collective(now, tag, descriptor) {
             Ok(call) => {
                 self.contributions += 1;
                 let buffer = Buffer::new(Contribution(self.contributions), count, in_place);
@@ -130,7 +130,10 @@ impl Simulation {
 
     /// The latest time at which a call must have returned.
     fn due(&self, timeout: Duration) -> Time {
-        self.now + timeout + self.scenario.timing.answer_grace + Duration::from_secs(2)
+        let by_clock = timeout + self.scenario.timing.answer_grace;
+        // Clocks may be slow.
+        let slack = if self.masters.len() > 1 { by_clock / 8 } else { Duration::ZERO };
+        self.now + by_clock + slack + Duration::from_secs(2)
     }
 
     fn exit(&mut self, peer: usize) {
@@ -151,6 +154,13 @@ impl Simulation {
         {
             let what = format!("p{peer} waited for {silent}, whose state was rejected before");
             return self.oracle.report_violation(self.now, Guarantee::RejectedPeersDoNotBlock, what);
+        }
+        if self.scenario.only_takeovers
+            && let Err(why) = result
+            && !matches!(why, Failure::TooFewPeers | Failure::StateRejected(_))
+        {
+            let what = format!("p{peer} failed, although only masters were stopped or killed: {why}");
+            return self.oracle.report_violation(self.now, Guarantee::TakeoversFailNothing, what);
         }
         let calm = since >= self.scenario.calm_at + super::SETTLING
             && self.scenario.program_config.deviations_per_mille == 0;
@@ -185,13 +195,12 @@ impl Simulation {
         silent.is_some_and(|(since, incarnation)| since <= time && incarnation == self.oracle.incarnation())
     }
 
-    fn check_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {
+    fn check_sync(&mut self, peer: usize, result: &Result<Completion, Failure>) {
         if let Ok(Completion::Synced(revision)) = result {
             let state = &self.peers[peer];
             let (group, round) = (GroupId(state.group), state.sync_round);
             let contents = state.program.contents.clone();
-            let incarnation =
-                self.sync_incarnations.get(&(Some(Node::Peer(peer)), call)).copied().unwrap_or(0);
+            let incarnation = state.sync_incarnation;
             let synced = SyncObservation { incarnation, group, round, revision: *revision, contents };
             self.oracle.sync_ended(self.now, peer, synced);
         }

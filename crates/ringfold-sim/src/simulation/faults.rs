@@ -20,7 +20,43 @@ impl Simulation {
                     self.spawn(group);
                 }
             }
-            (Fault::KillMaster(back_after), _) => self.kill_master(back_after),
+            (Fault::KillMaster(back_after), _) => {
+                let index = self.pick_master();
+                self.kill_master(index, back_after);
+            }
+            (Fault::FreezeMaster(pause), _) => {
+                let index = self.pick_master();
+                self.stop_master(index, pause);
+            }
+            (Fault::CutMasters(pause, both), _) => {
+                let (one, other) = (self.pick_master(), self.pick_master());
+                if one != other {
+                    self.cut(Node::Master(one), Node::Master(other), pause, both);
+                }
+            }
+            (Fault::IsolateMaster(pause, both), _) => {
+                let master = Node::Master(self.pick_master());
+                let share = self.random.between(100, 1_000);
+                for node in self.nodes().into_iter().filter(|node| *node != master) {
+                    if self.random.with_probability(share) {
+                        self.cut(node, master, pause, both);
+                    }
+                }
+            }
+            (Fault::Partition(pause), _) => {
+                // In half of the cases the active master keeps fewer.
+                let active = self.active_master().filter(|_| self.random.with_probability(500));
+                let share = if active.is_some() { 350 } else { 500 };
+                let nodes = self.nodes().into_iter();
+                let (one, other): (Vec<_>, Vec<_>) = nodes.partition(|node| {
+                    active.map(Node::Master) == Some(*node) || self.random.with_probability(share)
+                });
+                one.iter().for_each(|a| other.iter().for_each(|b| self.cut(*a, *b, pause, true)));
+            }
+            (Fault::ResetMasters, _) => {
+                let node = Node::Master(self.pick_master());
+                self.reset(node, ConnKind::Masters);
+            }
             (Fault::LoseAll(master), _) => self.lose_all(&living, master),
             (_, None) => {}
             (Fault::Leave, Some(peer)) => {
@@ -53,14 +89,14 @@ impl Simulation {
                 }
             }
             (Fault::CutMaster(pause, both), Some(peer)) => {
-                let (a, b) = (Node::Peer(peer), Node::Master);
+                let (a, b) = (Node::Peer(peer), Node::Master(self.pick_master()));
                 let (a, b) = if self.random.with_probability(500) { (a, b) } else { (b, a) };
                 self.cut(a, b, pause, both);
             }
-            (Fault::ResetLink, Some(peer)) => self.reset(peer, ConnKind::Link),
-            (Fault::ResetControl, Some(peer)) => self.reset(peer, ConnKind::Control),
+            (Fault::ResetLink, Some(peer)) => self.reset(Node::Peer(peer), ConnKind::Link),
+            (Fault::ResetControl, Some(peer)) => self.reset(Node::Peer(peer), ConnKind::Control),
             (Fault::ResetControls, Some(_)) => {
-                living.into_iter().for_each(|peer| self.reset(peer, ConnKind::Control));
+                living.into_iter().for_each(|peer| self.reset(Node::Peer(peer), ConnKind::Control));
             }
             (Fault::ResetPeer, Some(peer)) => {
                 let node = Node::Peer(peer);
@@ -74,10 +110,10 @@ impl Simulation {
         }
     }
 
-    /// Ends all peers, and the master if it has a time to restart after. The peers come back.
+    /// Ends all peers, and all masters if there is a time to restart after. The peers come back.
     fn lose_all(&mut self, living: &[usize], master: Option<Duration>) {
         if let Some(back_after) = master {
-            self.kill_master(back_after);
+            (0..self.masters.len()).for_each(|index| self.kill_master(index, back_after));
         }
         for peer in living.iter().copied() {
             self.end_process(peer, "is killed");
@@ -86,6 +122,37 @@ impl Simulation {
             let (group, checkpoint) = (*group, program.checkpoint(age));
             let delay = Duration::from_millis(self.random.between(20, 2_500));
             self.after(delay, SimEvent::Respawn(group, checkpoint));
+        }
+    }
+
+    /// A master, mostly the active one.
+    fn pick_master(&mut self) -> usize {
+        if self.masters.len() == 1 {
+            return 0;
+        }
+        let any = self.random.between(0, self.masters.len() as u64) as usize;
+        match self.active_master() {
+            Some(active) if self.random.with_probability(600) => active,
+            _ => any,
+        }
+    }
+
+    /// All masters and all living peers.
+    fn nodes(&self) -> Vec<Node> {
+        (0..self.masters.len()).map(Node::Master).chain(self.living().map(Node::Peer)).collect()
+    }
+
+    fn node_name(&self, node: Node) -> String {
+        match node {
+            Node::Master(index) => self.masters[index].name(self.masters.len()),
+            Node::Peer(peer) => format!("p{peer}"),
+        }
+    }
+
+    fn cut_name(&self, node: Node) -> String {
+        match node {
+            Node::Master(_) if self.masters.len() == 1 => "Master".to_owned(),
+            node => format!("{node:?}"),
         }
     }
 
@@ -118,7 +185,8 @@ impl Simulation {
     }
 
     fn cut(&mut self, a: Node, b: Node, pause: Duration, both: bool) {
-        self.log(|| format!("cut from {a:?} to {b:?} for {pause:?} (both directions: {both})"));
+        let (from, to) = (self.cut_name(a), self.cut_name(b));
+        self.log(|| format!("cut from {from} to {to} for {pause:?} (both directions: {both})"));
         let until = self.now + pause;
         self.network.add_cut(a, b, until);
         if both {
@@ -127,8 +195,7 @@ impl Simulation {
         self.at(until, SimEvent::Heal);
     }
 
-    fn reset(&mut self, peer: usize, purpose: ConnKind) {
-        let node = Node::Peer(peer);
+    fn reset(&mut self, node: Node, purpose: ConnKind) {
         let conns: Vec<_> = self
             .network
             .connections_of(node)
@@ -139,7 +206,8 @@ impl Simulation {
         if !self.network.listens(conn, node) {
             return;
         }
-        self.log(|| format!("p{peer}: a connection ({purpose:?}) is reset"));
+        let name = self.node_name(node);
+        self.log(|| format!("{name}: a connection ({purpose:?}) is reset"));
         self.break_first(conn, node);
     }
 
@@ -162,8 +230,12 @@ fn disturbance(fault: &Fault) -> Option<Duration> {
         | Fault::Isolate(pause, _)
         | Fault::CutMaster(pause, _)
         | Fault::KillMaster(pause)
+        | Fault::FreezeMaster(pause)
+        | Fault::CutMasters(pause, _)
+        | Fault::IsolateMaster(pause, _)
+        | Fault::Partition(pause)
         | Fault::LoseAll(Some(pause)) => Some(*pause),
-        Fault::ResetLink | Fault::ResetPeer => Some(Duration::ZERO),
+        Fault::ResetLink | Fault::ResetPeer | Fault::ResetMasters => Some(Duration::ZERO),
         Fault::Join(_)
         | Fault::Leave
         | Fault::Kill

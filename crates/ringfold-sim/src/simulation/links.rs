@@ -1,4 +1,4 @@
-//! Connections of a peer to the master and to other peers.
+//! Connections of a peer to a master and to other peers.
 
 use super::{ConnKind, SimEvent, Simulation};
 use crate::medium::Outgoing;
@@ -11,18 +11,42 @@ use std::time::Duration;
 
 /// The pause between two attempts to dial a peer.
 const REDIAL: Duration = Duration::from_millis(25);
+/// How long a master is dialled that does not answer, if there are others.
+const NO_ANSWER: Duration = Duration::from_millis(300);
 /// How long a peer is dialled.
 const DIAL_MAX: Duration = Duration::from_millis(700);
 
 impl Simulation {
     pub(super) fn dial_master(&mut self, peer: usize) {
-        let is_open = self.network.is_open(Node::Peer(peer), Node::Master, self.now);
-        if !is_open || !self.master.is_up() {
-            return self.peers[peer].machine.handle_dial_failed(self.now, "no answer", true);
+        let now = self.reading(peer);
+        let master = self.peers[peer].next_master;
+        if !self.accepts(Node::Peer(peer), master) {
+            self.turn_to_next_master(peer);
+            let state = &mut self.peers[peer];
+            state.failed_dials += 1;
+            if state.failed_dials < self.masters.len() {
+                // A dead process is refused at once.
+                let pause = if self.masters[master].is_up() { NO_ANSWER } else { Duration::ZERO };
+                return self.after(pause, SimEvent::DialMaster(peer));
+            }
+            state.failed_dials = 0;
+            return state.machine.handle_dial_failed(now, "no answer", true);
         }
-        let conn = self.master_accepts(peer);
+        self.peers[peer].failed_dials = 0;
+        let conn = self.accept_peer(master, peer);
         self.peers[peer].control = Some(conn);
-        self.peers[peer].machine.handle_connected(self.now, conn);
+        self.peers[peer].machine.handle_connected(now, conn);
+    }
+
+    /// The next dial of a peer is for the next master of the list.
+    pub(super) fn turn_to_next_master(&mut self, peer: usize) {
+        let state = &mut self.peers[peer];
+        state.next_master = (state.next_master + 1) % self.masters.len();
+    }
+
+    /// What the clock of a peer shows.
+    pub(super) fn reading(&self, peer: usize) -> Time {
+        self.peers[peer].clock.reading(self.now)
     }
 
     /// A peer's machine wants a link. Only the lower id dials, so that there are not two links.
@@ -68,7 +92,7 @@ impl Simulation {
             let far = self.peers[far].id;
             let state = &mut self.peers[end];
             state.links.insert(far, conn);
-            state.executor.handle_link_up(self.now, far);
+            state.executor.handle_link_up(state.clock.reading(self.now), far);
             self.report_links(end);
             self.peers[end].machine.handle_link_up(far);
         }
@@ -104,13 +128,16 @@ impl Simulation {
     pub(super) fn peer_lost(&mut self, peer: usize, conn: ConnId) {
         if self.peers[peer].control == Some(conn) {
             self.peers[peer].control = None;
-            self.peers[peer].machine.handle_lost(self.now, conn);
+            self.turn_to_next_master(peer);
+            let now = self.reading(peer);
+            self.peers[peer].machine.handle_lost(now, conn);
         } else if let Some(other) = self.peers[peer].links.iter().find(|(_, w)| **w == conn).map(|(p, _)| *p)
         {
             self.log(|| format!("p{peer}: lost its link with {}", other.short()));
             self.peers[peer].links.remove(&other);
             self.forget_link(peer, other);
-            self.peers[peer].machine.handle_link_lost(self.now, other);
+            let now = self.reading(peer);
+            self.peers[peer].machine.handle_link_lost(now, other);
         }
         self.pump(peer);
     }
@@ -132,7 +159,7 @@ impl Simulation {
             if let Outgoing::Frame(_, _, ticket) = outgoing
                 && state.medium.unflushed.remove(&ticket).is_some()
             {
-                state.executor.handle_flushed(self.now, ticket);
+                state.executor.handle_flushed(state.clock.reading(self.now), ticket);
             }
         }
     }

@@ -1,55 +1,127 @@
-//! The master's process: its incarnations, and the driver of the machine.
+//! The masters' processes: their incarnations, the drivers of their machines, and the connections between them.
 
-use super::{SimEvent, Simulation};
-use crate::network::{Node, Packet};
+use super::{ConnKind, SimEvent, Simulation};
+use crate::clock::Clock;
+use crate::network::{NetworkEvent, Node, Packet};
 use crate::oracle::Guarantee;
 use crate::planted_bug::PlantedBug;
 use crate::random_stream::RandomStream;
 use crate::tour;
 use ringfold_proto::cause::Departure;
-use ringfold_proto::coordinator::{Coordinator, MasterList};
+use ringfold_proto::coordinator::{Coordinator, MasterList, MasterStatus};
 use ringfold_proto::event::{Event, RecoveredState};
-use ringfold_proto::id::{ConnId, PeerId};
+use ringfold_proto::id::{CallId, ConnId, PeerId, Term};
 use ringfold_proto::master::{MasterAction, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Phase, ToPeer};
+use ringfold_proto::message::{Numbered, Outcome, Phase, ToPeer};
 use ringfold_proto::recovery::Recover;
 use ringfold_proto::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The master's process.
+/// A master's process.
 pub(super) struct SimMaster {
+    index: usize,
     seed: u64,
     machine: Option<Coordinator>,
-    incarnations: u64,
+    starts: u64,
+    clock: Clock,
+    /// The connections to other masters that this one has dialled.
+    pub(super) dialled: BTreeMap<usize, ConnId>,
+    /// The connections that other masters have dialled.
+    pub(super) accepted: BTreeMap<ConnId, usize>,
+    /// The oracle's number of the last machine that decides.
+    deciding: u64,
+    /// The oracle's number of its incarnation.
+    incarnation: u64,
+    /// The term in which it leads, if there are several masters.
+    pub(super) term: Option<Term>,
+    /// The term in which it last asked for votes, what other masters said when, and whether it took over too early: for a
+    /// planted bug.
+    pub(super) stands: Option<Term>,
+    pub(super) statuses: BTreeMap<u16, (Time, MasterStatus)>,
+    pub(super) took_over: bool,
+    /// Stopped until then. Events wait in the inbox meanwhile.
+    pub(super) stopped_until: Time,
+    inbox: VecDeque<SimEvent>,
     timer_at: Option<Time>,
 }
 
+/// The pause before a master dials another one again.
+const REDIAL: Duration = Duration::from_millis(40);
+
 impl SimMaster {
-    pub fn new(seed: u64) -> Self {
-        Self { seed, machine: None, incarnations: 0, timer_at: None }
+    pub fn new(seed: u64, index: usize, clock: Clock) -> Self {
+        Self {
+            index,
+            seed,
+            machine: None,
+            starts: 0,
+            clock,
+            dialled: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            deciding: 0,
+            incarnation: 0,
+            term: None,
+            stands: None,
+            statuses: BTreeMap::new(),
+            took_over: false,
+            stopped_until: Time::ZERO,
+            inbox: VecDeque::new(),
+            timer_at: None,
+        }
     }
 
     pub fn is_up(&self) -> bool {
         self.machine.is_some()
     }
 
+    /// Whether it leads, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.machine.as_ref().is_some_and(|coordinator| coordinator.machine().is_some())
+    }
+
     pub fn status(&self) -> (usize, usize) {
         let machine = self.machine.as_ref().and_then(Coordinator::machine);
         machine.map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
     }
+
+    /// An address that stands for it in redirects.
+    pub fn address(&self) -> SocketAddr {
+        address(self.index)
+    }
+
+    /// Its name in the log of a run with so many masters.
+    pub(super) fn name(&self, masters: usize) -> String {
+        if masters == 1 { "master".to_owned() } else { format!("m{}", self.index) }
+    }
+}
+
+fn address(index: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 1 + index as u16))
 }
 
 impl Simulation {
-    pub(super) fn start_master(&mut self) {
-        if self.master.is_up() {
+    /// The clock of a process. With one master all are exact.
+    pub(super) fn random_clock(&self, of: Node) -> Clock {
+        if self.scenario.masters == 1 {
+            return Clock::EXACT;
+        }
+        Clock::with_rate(RandomStream::new(self.scenario.seed, &format!("clock {of:?}")).between(900, 1_101))
+    }
+
+    pub(super) fn start_master(&mut self, index: usize) {
+        if self.masters[index].is_up() {
             return;
         }
-        self.master.incarnations += 1;
+        let masters = self.masters.len();
+        let master = &mut self.masters[index];
+        master.starts += 1;
         let name = match self.planted_bug {
-            Some(PlantedBug::ReuseEpochNumber) => "master".to_owned(),
-            _ => format!("master {}", self.master.incarnations),
+            Some(PlantedBug::ReuseEpochNumber) => master.name(masters),
+            _ => format!("{} {}", master.name(masters), master.starts),
         };
-        let seed = RandomStream::new(self.master.seed, &name).bytes32();
+        let seed = RandomStream::new(master.seed, &name).bytes32();
         let config = MasterConfig {
             timing: self.scenario.timing,
             recovery: self.scenario.recovery,
@@ -58,91 +130,283 @@ impl Simulation {
             relays: Vec::new(),
             seed,
         };
-        self.master.machine = Some(Coordinator::new(config, MasterList::single()));
-        self.master.timer_at = None;
-        self.oracle.master_started();
-        let number = self.master.incarnations;
-        self.log(|| format!("master: incarnation {number} starts"));
+        let addresses = (0..masters).map(|other| vec![address(other)]).collect();
+        let list =
+            if masters == 1 { MasterList::single() } else { MasterList { addresses, me: index as u16 } };
+        master.machine = Some(Coordinator::new(config, list));
+        (master.timer_at, master.term, master.stands) = (None, None, None);
+        let (name, number) = (master.name(masters), master.starts);
+        self.log(|| format!("{name}: incarnation {number} starts"));
+        if masters == 1 {
+            return self.begin_deciding(index);
+        }
+        for other in (0..masters).filter(|other| *other != index) {
+            let delay = self.network.latency();
+            self.after(delay, SimEvent::DialOtherMaster { from: index, to: other });
+        }
+        self.pump_master(index);
     }
 
-    pub(super) fn kill_master(&mut self, back_after: Duration) {
-        if self.master.machine.take().is_none() {
+    /// A machine starts that decides.
+    fn begin_deciding(&mut self, index: usize) {
+        let number = self.oracle.master_started();
+        let master = &mut self.masters[index];
+        (master.deciding, master.incarnation) = (number, number);
+    }
+
+    pub(super) fn kill_master(&mut self, index: usize, back_after: Duration) {
+        let masters = self.masters.len();
+        let master = &mut self.masters[index];
+        if master.machine.take().is_none() {
             return;
         }
-        self.log(|| format!("master: dies, restarts in {back_after:?}"));
-        for conn in self.network.connections_of(Node::Master) {
-            self.network.close(self.now, conn, Node::Master);
+        master.dialled.clear();
+        master.accepted.clear();
+        master.inbox.clear();
+        master.statuses.clear();
+        (master.stopped_until, master.term, master.took_over) = (Time::ZERO, None, false);
+        let name = master.name(masters);
+        self.log(|| format!("{name}: dies, restarts in {back_after:?}"));
+        let node = Node::Master(index);
+        for conn in self.network.connections_of(node) {
+            self.network.close(self.now, conn, node);
             self.conn_kinds.remove(&conn);
         }
         self.schedule_network();
-        self.after(back_after, SimEvent::StartMaster);
+        self.after(back_after, SimEvent::StartMaster(index));
+    }
+
+    /// SIGSTOP, and SIGCONT after a pause.
+    pub(super) fn stop_master(&mut self, index: usize, pause: Duration) {
+        let until = self.now + pause;
+        let name = self.masters[index].name(self.masters.len());
+        let stopped_until = &mut self.masters[index].stopped_until;
+        *stopped_until = until.max(*stopped_until);
+        self.log(|| format!("{name}: is stopped for {pause:?}"));
+        self.at(until, SimEvent::WakeMaster(index));
+    }
+
+    /// Whether a master can be reached, and runs.
+    pub(super) fn accepts(&self, from: Node, index: usize) -> bool {
+        let master = &self.masters[index];
+        self.network.is_open(from, Node::Master(index), self.now)
+            && master.is_up()
+            && master.stopped_until <= self.now
     }
 
     /// A peer's connection is accepted.
-    pub(super) fn master_accepts(&mut self, peer: usize) -> ConnId {
-        let conn = self.network.connect(Node::Peer(peer), Node::Master);
-        self.conn_kinds.insert(conn, super::ConnKind::Control);
+    pub(super) fn accept_peer(&mut self, index: usize, peer: usize) -> ConnId {
+        let conn = self.network.connect(Node::Peer(peer), Node::Master(index));
+        self.conn_kinds.insert(conn, ConnKind::Control);
         let id = self.peers[peer].id;
-        if let Some(master) = &mut self.master.machine {
-            master.handle_connected(self.now, conn, id);
+        self.call_master(index, |master, now| master.handle_connected(now, conn, id));
+        if self.masters.len() > 1 {
+            self.pump_master(index);
         }
         conn
     }
 
-    pub(super) fn master_receives(&mut self, conn: ConnId, packet: Packet) {
-        match packet {
-            Packet::ToMaster(message) => {
-                for (conn, message) in self.alter_control(conn, *message) {
-                    self.with_master(|master, now| master.handle_message(now, conn, message));
-                }
-            }
-            _ => self.master_lost(conn),
+    fn dial_other_master(&mut self, from: usize, to: usize) {
+        if self.masters[from].dialled.contains_key(&to) {
+            return;
+        }
+        if !self.accepts(Node::Master(from), to) {
+            return self.after(REDIAL, SimEvent::DialOtherMaster { from, to });
+        }
+        let conn = self.network.connect(Node::Master(from), Node::Master(to));
+        self.conn_kinds.insert(conn, ConnKind::Masters);
+        self.masters[from].dialled.insert(to, conn);
+        self.masters[to].accepted.insert(conn, from);
+        self.with_master(from, |master, now| master.handle_master_connected(now, to as u16));
+    }
+
+    /// Handles an event of a master now, or when it is no longer stopped.
+    pub(super) fn handle_for_master(&mut self, index: usize, event: SimEvent) {
+        let master = &mut self.masters[index];
+        if !master.is_up() {
+            return;
+        }
+        if master.stopped_until > self.now {
+            master.inbox.push_back(event);
+        } else {
+            self.process_for_master(index, event);
         }
     }
 
-    pub(super) fn master_lost(&mut self, conn: ConnId) {
-        self.network.close(self.now, conn, Node::Master);
+    pub(super) fn wake_master(&mut self, index: usize) {
+        while self.masters[index].stopped_until <= self.now {
+            let Some(event) = self.masters[index].inbox.pop_front() else { return };
+            self.process_for_master(index, event);
+        }
+    }
+
+    fn process_for_master(&mut self, index: usize, event: SimEvent) {
+        match event {
+            SimEvent::Network(NetworkEvent::Deliver { conn, packet, .. }) => {
+                self.master_receives(index, conn, packet);
+            }
+            SimEvent::MasterLost(_, conn) => self.master_lost(index, conn),
+            SimEvent::DialOtherMaster { from, to } => self.dial_other_master(from, to),
+            SimEvent::Timer(_) => self.master_timer(index),
+            SimEvent::Tour(_, request, solution) => self.tour_found(index, &request, solution),
+            _ => {}
+        }
+    }
+
+    fn master_receives(&mut self, index: usize, conn: ConnId, packet: Packet) {
+        if !self.network.listens(conn, Node::Master(index)) {
+            return;
+        }
+        match packet {
+            Packet::ToMaster(message) => {
+                for (conn, message) in self.alter_control(index, conn, *message) {
+                    self.with_master(index, |master, now| master.handle_message(now, conn, message));
+                }
+            }
+            Packet::Masters(message) => {
+                self.remember_status(index, &message);
+                self.with_master(index, |master, now| master.handle_master_message(now, *message));
+            }
+            _ => self.master_lost(index, conn),
+        }
+    }
+
+    pub(super) fn master_lost(&mut self, index: usize, conn: ConnId) {
+        self.network.close(self.now, conn, Node::Master(index));
+        if matches!(self.network.other_end(conn, Node::Master(index)), Some(Node::Master(_))) {
+            return self.lost_between_masters(index, conn);
+        }
         let evicts = self.planted_bug == Some(PlantedBug::EvictOnReset);
-        self.with_master(|master, now| match evicts {
+        self.with_master(index, |master, now| match evicts {
             true => master.handle_closed(now, conn),
             false => master.handle_lost(now, conn),
         });
     }
 
-    pub(super) fn master_timer(&mut self) {
-        self.master.timer_at = None;
-        self.with_master(|master, now| {
+    fn lost_between_masters(&mut self, index: usize, conn: ConnId) {
+        let master = &mut self.masters[index];
+        if let Some(from) = master.accepted.remove(&conn) {
+            // Another connection may have replaced it.
+            if !master.accepted.values().any(|other| *other == from) {
+                self.with_master(index, |master, now| master.handle_master_lost(now, from as u16));
+            }
+            return;
+        }
+        let lost = master.dialled.iter().find(|(_, dialled)| **dialled == conn).map(|(to, _)| *to);
+        if let Some(to) = lost {
+            master.dialled.remove(&to);
+            self.after(REDIAL, SimEvent::DialOtherMaster { from: index, to });
+        }
+    }
+
+    fn master_timer(&mut self, index: usize) {
+        self.masters[index].timer_at = None;
+        self.take_over_early(index);
+        self.with_master(index, |master, now| {
             if master.poll_timeout().is_some_and(|at| at <= now) {
                 master.handle_timeout(now);
             }
         });
     }
 
+    /// The operator evicts a peer, at the master that leads.
     pub(super) fn evict(&mut self, peer: PeerId) {
-        self.with_master(|master, now| master.evict(now, peer, "evicted by the operator"));
+        if let Some(index) = self.active_master() {
+            self.with_master(index, |master, now| master.evict(now, peer, "evicted by the operator"));
+        }
+    }
+
+    /// The master that leads; the newest one if several believe that they do.
+    pub(super) fn active_master(&self) -> Option<usize> {
+        let leading = self.masters.iter().filter(|master| master.leads());
+        leading.max_by_key(|master| master.term).map(|master| master.index)
     }
 
     /// A ring was found. Another one may follow later.
-    pub(super) fn tour_found(&mut self, request: &TourRequest, answer: TourSolution) {
-        if let Some(master) = &mut self.master.machine {
-            master.handle_tour(self.now, request.id, answer.clone());
-        }
+    fn tour_found(&mut self, index: usize, request: &TourRequest, answer: TourSolution) {
+        self.call_master(index, |master, now| master.handle_tour(now, request.id, answer.clone()));
         if self.random.with_probability(200) && answer.left_out.is_empty() {
             let mut order = answer.order;
             self.random.shuffle(&mut order);
             let later = TourSolution { order, left_out: Vec::new() };
             let delay = Duration::from_millis(self.random.between(50, 2_000));
-            self.after(delay, SimEvent::Tour(request.clone(), later));
+            self.after(delay, SimEvent::Tour(index, request.clone(), later));
         }
-        self.pump_master();
+        self.pump_master(index);
     }
 
     /// Calls the machine if it is up, and carries out its actions.
-    fn with_master(&mut self, call: impl FnOnce(&mut Coordinator, Time)) {
-        if let Some(master) = &mut self.master.machine {
-            call(master, self.now);
+    pub(super) fn with_master(&mut self, index: usize, call: impl FnOnce(&mut Coordinator, Time)) {
+        self.call_master(index, call);
+        self.pump_master(index);
+    }
+
+    /// Calls the machine if it is up.
+    pub(super) fn call_master(&mut self, index: usize, call: impl FnOnce(&mut Coordinator, Time)) {
+        let SimMaster { machine, clock, .. } = &mut self.masters[index];
+        if let Some(machine) = machine {
+            call(machine, clock.reading(self.now));
         }
-        self.pump_master();
+    }
+
+    /// The incarnation of the master that answered a sync on this connection.
+    pub(super) fn sync_incarnation(&self, conn: ConnId, peer: usize, call: CallId) -> u64 {
+        let machine = self.answering.get(&conn).copied().unwrap_or(0);
+        self.sync_incarnations.get(&(machine, peer, call)).copied().unwrap_or(0)
+    }
+
+    fn send_to_peer(&mut self, index: usize, conn: ConnId, message: Box<Numbered<ToPeer>>) {
+        match &message.message {
+            ToPeer::Answer { call, phase: Phase::Sync, .. } => {
+                // Answers are checked against the incarnation that sent them first.
+                let SimMaster { deciding, incarnation, .. } = self.masters[index];
+                self.answering.insert(conn, deciding);
+                if let Some(Node::Peer(peer)) = self.network.other_end(conn, Node::Master(index)) {
+                    self.sync_incarnations.entry((deciding, peer, *call)).or_insert(incarnation);
+                }
+            }
+            ToPeer::Decided { op, outcome: Outcome::Committed { .. }, .. } => {
+                self.oracle.commit_sent(self.now, *op);
+            }
+            _ => {}
+        }
+        self.network.send(self.now, conn, Node::Master(index), Packet::ToPeer(message));
+    }
+
+    fn note_event(&mut self, index: usize, event: &Event) {
+        match event {
+            Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
+                self.oracle.revision_reset(*group);
+            }
+            Event::Recovered(group, state) => {
+                self.oracle.revision_reset(*group);
+                self.check_recovery(state);
+            }
+            Event::RestoreBegan(_) => self.masters[index].incarnation = self.oracle.restore_began(),
+            Event::Departed(who, how) => {
+                if self.scenario.only_takeovers {
+                    let what = format!("{} {how}, although only masters were stopped or killed", who.name);
+                    self.oracle.report_violation(self.now, Guarantee::TakeoversFailNothing, what);
+                }
+                if *how == Departure::ConnectionLost {
+                    self.check_reset(who.peer);
+                }
+            }
+            Event::Stands(term) => self.masters[index].stands = Some(*term),
+            Event::Leads(term) => {
+                self.begin_deciding(index);
+                let master = &mut self.masters[index];
+                master.term = Some(*term);
+                if let Some(incarnation) = master.machine.as_ref().and_then(Coordinator::incarnation) {
+                    self.oracle.leads(incarnation, *term);
+                }
+            }
+            Event::SteppedDown(..) => {
+                let master = &mut self.masters[index];
+                (master.term, master.took_over) = (None, false);
+            }
+            _ => {}
+        }
     }
 
     /// Checks that a peer that the master evicted for the end of its connection was dead, or that its links were down.
@@ -172,47 +436,42 @@ impl Simulation {
         }
     }
 
-    fn pump_master(&mut self) {
-        while let Some(action) = self.master.machine.as_mut().and_then(Coordinator::poll_action) {
+    fn pump_master(&mut self, index: usize) {
+        while let Some(action) = self.masters[index].machine.as_mut().and_then(Coordinator::poll_action) {
             match action {
-                MasterAction::Send { conn, message } => {
-                    if let ToPeer::Answer { call, phase: Phase::Sync, .. } = &message.message {
-                        // Answers are checked against the incarnation that sent them.
-                        let peer = self.network.other_end(conn, Node::Master);
-                        let incarnation = self.oracle.incarnation();
-                        self.sync_incarnations.entry((peer, *call)).or_insert(incarnation);
+                MasterAction::Send { conn, message } => self.send_to_peer(index, conn, message),
+                MasterAction::Close { conn } => {
+                    self.network.close(self.now, conn, Node::Master(index));
+                    if self.masters.len() > 1 {
+                        self.call_master(index, |master, now| master.handle_lost(now, conn));
                     }
-                    self.network.send(self.now, conn, Node::Master, Packet::ToPeer(message));
                 }
-                MasterAction::Close { conn } => self.network.close(self.now, conn, Node::Master),
                 MasterAction::SolveTour(request) => {
                     let solution = tour::solve(&request, self.scenario.seed);
                     let delay = Duration::from_millis(self.random.between(0, 60));
-                    self.after(delay, SimEvent::Tour(request, solution));
+                    self.after(delay, SimEvent::Tour(index, request, solution));
                 }
                 MasterAction::Notify(event) => {
-                    match &event {
-                        Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
-                            self.oracle.revision_reset(*group);
-                        }
-                        Event::Recovered(group, state) => {
-                            self.oracle.revision_reset(*group);
-                            self.check_recovery(state);
-                        }
-                        Event::RestoreBegan(_) => self.oracle.restore_began(),
-                        Event::Departed(who, Departure::ConnectionLost) => self.check_reset(who.peer),
-                        _ => {}
-                    }
-                    self.log(|| format!("master: {event}"));
+                    self.note_event(index, &event);
+                    let name = self.masters[index].name(self.masters.len());
+                    self.log(|| format!("{name}: {event}"));
                 }
-                MasterAction::SetMembers(_) | MasterAction::SendMaster { .. } => {}
+                MasterAction::SendMaster { to, message } => {
+                    self.forge_confirmation(index, to, &message);
+                    if let Some(conn) = self.masters[index].dialled.get(&usize::from(to)) {
+                        self.network.send(self.now, *conn, Node::Master(index), Packet::Masters(message));
+                    }
+                }
+                MasterAction::SetMembers(_) => {}
             }
         }
         self.schedule_network();
-        let Some(at) = self.master.machine.as_ref().and_then(Coordinator::poll_timeout) else { return };
-        if self.master.timer_at.is_none_or(|set| at < set) {
-            self.master.timer_at = Some(at);
-            self.at(at, SimEvent::Timer(Node::Master));
+        let SimMaster { machine, clock, timer_at, .. } = &mut self.masters[index];
+        let Some(at) = machine.as_ref().and_then(Coordinator::poll_timeout) else { return };
+        let at = clock.when(at);
+        if timer_at.is_none_or(|set| at < set) {
+            *timer_at = Some(at);
+            self.at(at, SimEvent::Timer(Node::Master(index)));
         }
     }
 }

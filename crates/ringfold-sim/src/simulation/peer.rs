@@ -3,6 +3,7 @@
 use super::calls::PendingCall;
 use super::{SimEvent, Simulation};
 use crate::buffer::{SharedBuffer, SymbolWorkspace};
+use crate::clock::Clock;
 use crate::medium::{Outgoing, SimMedium};
 use crate::network::{NetworkEvent, Node, Packet};
 use crate::oracle::Guarantee;
@@ -37,8 +38,13 @@ pub(super) struct SimPeer {
     pub machine: Peer,
     pub executor: Executor<SymbolWorkspace>,
     pub medium: SimMedium,
+    pub clock: Clock,
     pub program: Program,
     pub control: Option<ConnId>,
+    /// The master to dial.
+    pub next_master: usize,
+    /// How many masters could not be connected to since the last connection.
+    pub failed_dials: usize,
     pub links: BTreeMap<PeerId, ConnId>,
     /// How often it has reported measurements.
     pub(super) reports: u64,
@@ -50,6 +56,8 @@ pub(super) struct SimPeer {
     /// The call, number and assignment of a sync after its election.
     pub syncing: Option<(CallId, u64, Assignment)>,
     pub sync_round: u64,
+    /// The incarnation of the master that answered the last sync.
+    pub sync_incarnation: u64,
     /// Since when it makes no calls because its state was rejected, and by which incarnation of the master.
     pub silent_since: Option<(Time, u64)>,
     /// The world sizes after the last call other than a successful collective, for a planted bug.
@@ -103,8 +111,11 @@ impl Simulation {
             machine,
             executor: Executor::new(self.scenario.stall_after),
             medium: SimMedium::default(),
+            clock: self.random_clock(Node::Peer(index)),
             program,
             control: None,
+            next_master: 0,
+            failed_dials: 0,
             links: BTreeMap::new(),
             reports: 0,
             send_queues: BTreeMap::new(),
@@ -112,6 +123,7 @@ impl Simulation {
             pending: BTreeMap::new(),
             syncing: None,
             sync_round: 0,
+            sync_incarnation: 0,
             silent_since: None,
             stale_world: None,
             busy_until: Time::ZERO,
@@ -169,6 +181,7 @@ impl Simulation {
             }
             SimEvent::Timer(_) => {
                 let state = &mut self.peers[peer];
+                let now = state.clock.reading(now);
                 state.timer_at = None;
                 if state.machine.poll_timeout().is_some_and(|at| at <= now) {
                     state.machine.handle_timeout(now);
@@ -195,8 +208,8 @@ impl Simulation {
     /// Processes actions, events and outgoing messages until there are no more.
     pub(super) fn pump(&mut self, peer: usize) {
         while self.peers[peer].alive {
-            let now = self.now;
             let state = &mut self.peers[peer];
+            let now = state.clock.reading(self.now);
             state.executor.poll(now, &mut state.medium);
             let outgoing = std::mem::take(&mut state.medium.outgoing);
             if !outgoing.is_empty() {
@@ -212,7 +225,7 @@ impl Simulation {
         self.schedule_network();
         let state = &mut self.peers[peer];
         let at = [state.machine.poll_timeout(), state.executor.poll_timeout()].into_iter().flatten().min();
-        if let Some(at) = at.filter(|_| state.alive)
+        if let Some(at) = at.filter(|_| state.alive).map(|at| state.clock.when(at))
             && state.timer_at.is_none_or(|set| at < set)
         {
             state.timer_at = Some(at);
@@ -225,12 +238,14 @@ impl Simulation {
         let from = self.network.other_end(conn, Node::Peer(peer));
         match packet {
             Packet::ToPeer(message) => {
-                if let ToPeer::Answer { phase: Phase::Sync, round, answer: Answer::Synced(_), .. } =
+                if let ToPeer::Answer { call, phase: Phase::Sync, round, answer: Answer::Synced(_), .. } =
                     &message.message
                 {
                     self.peers[peer].sync_round = *round;
+                    self.peers[peer].sync_incarnation = self.sync_incarnation(conn, peer, *call);
                 }
-                self.peers[peer].machine.handle_message(self.now, conn, *message);
+                let now = self.reading(peer);
+                self.peers[peer].machine.handle_message(now, conn, *message);
             }
             Packet::Data(header, symbols) => {
                 if let Some(Node::Peer(from)) = from {
@@ -243,14 +258,14 @@ impl Simulation {
                     let message = self.alter_link_message(peer, message);
                     let state = &mut self.peers[peer];
                     state.machine.handle_heard(from);
-                    state.executor.handle_link_message(self.now, from, message);
+                    state.executor.handle_link_message(state.clock.reading(self.now), from, message);
                 }
             }
             Packet::End => {
                 self.network.close(self.now, conn, Node::Peer(peer));
                 self.peer_lost(peer, conn);
             }
-            Packet::ToMaster(_) => {}
+            Packet::ToMaster(_) | Packet::Masters(_) => {}
         }
     }
 
@@ -260,11 +275,12 @@ impl Simulation {
         let now = self.now;
         let state = &mut self.peers[peer];
         state.machine.handle_heard(from);
+        let reading = state.clock.reading(now);
         let verdict = state.executor.offer(from, &header);
         state.medium.store_frame(SlotId { from, epoch: header.op.epoch, index: header.slot }, symbols);
         match verdict {
-            FrameDecision::Place => state.executor.handle_frame(now, from, header),
-            FrameDecision::Discard => state.executor.handle_discarded(now, from, header),
+            FrameDecision::Place => state.executor.handle_frame(reading, from, header),
+            FrameDecision::Discard => state.executor.handle_discarded(reading, from, header),
             FrameDecision::Violation(why) => {
                 let what = format!("p{peer} accuses {} of {why:?} with {header:?}", from.short());
                 self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
@@ -298,7 +314,7 @@ impl Simulation {
                 Outgoing::Frame(_, header, ticket) => {
                     let Some((op, payload)) = state.medium.unflushed.remove(&ticket) else { continue };
                     let symbols = payload.transmit(state.medium.cancelled.contains(&op));
-                    state.executor.handle_flushed(self.now, ticket);
+                    state.executor.handle_flushed(state.clock.reading(self.now), ticket);
                     Packet::Data(header, symbols)
                 }
             };
@@ -336,10 +352,18 @@ impl Simulation {
     fn handle_action(&mut self, peer: usize, action: PeerAction) {
         match action {
             PeerAction::DialMaster => {
+                if self.peers[peer].control.take().is_some() {
+                    self.turn_to_next_master(peer);
+                }
                 let delay = self.network.latency();
                 self.after(delay, SimEvent::DialMaster(peer));
             }
-            PeerAction::PreferMaster(_) => {}
+            PeerAction::PreferMaster(addresses) => {
+                match self.masters.iter().position(|m| addresses.contains(&m.address())) {
+                    Some(index) => self.peers[peer].next_master = index,
+                    None => self.turn_to_next_master(peer),
+                }
+            }
             PeerAction::Send { conn, message } => {
                 self.network.send(self.now, conn, Node::Peer(peer), Packet::ToMaster(message));
             }
@@ -434,7 +458,8 @@ impl Simulation {
         };
         let workspace = SymbolWorkspace::new(buffer.clone(), plan.scratch);
         self.oracle.op_started(op, peer, buffer.borrow().contribution, members);
-        let started = state.executor.start(now, op, descriptor, Arc::new(plan), workspace);
+        let started =
+            state.executor.start(state.clock.reading(now), op, descriptor, Arc::new(plan), workspace);
         if let Err(rejected) = started {
             let what = format!("the executor of p{peer} rejected {op}: {}", rejected.why);
             self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
