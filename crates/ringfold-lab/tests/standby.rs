@@ -1,8 +1,11 @@
 //! Runs with several masters: when the active one dies, another one takes over.
 
-use crate::fixture::{SOON, accepted, assert_steps_agree, expect_all, join, master_with, peer, send_all};
+use crate::fixture::{
+    SOON, accepted, admit, assert_steps_agree, expect_all, join, master_on_with, master_with, peer, peer_on,
+    send_all,
+};
 use ringfold_lab::programs::{MasterProcess, PeerProcess};
-use ringfold_lab::{Process, skip};
+use ringfold_lab::{Network, Process, skip};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -161,6 +164,33 @@ fn a_frozen_master_is_replaced_and_stands_by_afterwards() {
     expect_loop(&mut peers, 200);
     let next = masters.active();
     assert_ne!(next, active, "{:?}", masters.logs());
+    expect_all(&mut peers, "reduce 1 1000");
+}
+
+#[test]
+fn a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards() {
+    if !skip::check("a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards", Network::available()) {
+        return;
+    }
+    let network = Network::new(5).expect("a network");
+    let addresses: Vec<_> = (0..3).map(|index| format!("{}:48148", network.host(index).ipv4())).collect();
+    let list = addresses.join(",");
+    let start = |(index, address): (usize, &String)| {
+        master_on_with(network.host(index), &["--listen", address, "--masters", &list])
+    };
+    let processes = addresses.iter().enumerate().map(start).collect();
+    let mut masters = Masters { list: list.clone(), lease: None, processes };
+    let active = masters.active();
+    let mut peers: Vec<_> =
+        (0..2).map(|number| peer_on(network.host(3 + number as usize), number, &list)).collect();
+    admit(&mut peers);
+    send_all(&mut peers, "loop until=300 pause=2");
+    await_step(&mut peers, 30);
+    network.link_down(network.host(active)).expect("down");
+    await_step(&mut peers, 200);
+    network.link_up(network.host(active)).expect("up");
+    expect_loop(&mut peers, 300);
+    assert_ne!(masters.active(), active);
     expect_all(&mut peers, "reduce 1 1000");
 }
 
