@@ -20,7 +20,7 @@ impl Coordinator {
         other.blank_since = status.blank.then(|| other.blank_since.unwrap_or(now));
         if status.leads.is_some() && status.voter.promised >= self.voter.promised {
             self.voter.promised = status.voter.promised;
-            if is_blank && status.vouches {
+            if is_blank && (status.vouches || self.granted_blank == Some(status.voter.promised)) {
                 self.blank = false;
             }
         }
@@ -54,7 +54,7 @@ impl Coordinator {
             return;
         }
         self.voter.promised = term;
-        self.blank = false;
+        self.granted_blank = self.blank.then_some(term);
         if matches!(self.role, Role::Candidate { .. }) {
             self.role = Role::Standby;
             self.stand_after = now + 2 * self.config.timing.heartbeat;
@@ -85,7 +85,7 @@ impl Coordinator {
                 // A voter that has promised a later term supports another master, and this one is such a voter.
                 let is_deposed = self.voter.promised > term;
                 if !is_deposed && self.is_elected(term, for_blank) {
-                    self.lead(now, term);
+                    self.lead(now, term, for_blank);
                 } else if is_deposed || until <= now {
                     self.role = Role::Standby;
                     self.stand_after = now + self.config.timing.heartbeat * (1 + u32::from(self.list.me));
@@ -141,9 +141,8 @@ impl Coordinator {
         if remembering.masters.contains(&self.list.me) && charter.is_quorum(masters, &remembering) {
             return Some((false, rank));
         }
-        let has_waited = self.started.is_some_and(|at| at + self.config.timing.silence_max <= now);
-        let is_beginning = charter.is_initial() && (has_waited || are_all_here);
-        ((is_beginning || are_all_here) && charter.is_quorum(masters, &free)).then_some((true, rank))
+        // Without a charter a master may be new, or have forgotten it: the run may go on elsewhere.
+        are_all_here.then_some((true, rank))
     }
 
     /// The voters here that hear no leader, and which of the masters among them have forgotten their promises.
@@ -193,6 +192,8 @@ impl Coordinator {
         self.notify(Event::Stands(term));
         let from = self.list.me;
         for to in self.others.keys().copied().collect::<Vec<_>>() {
+            // A master that has forgotten the charter learns it before it votes.
+            self.send_status(to);
             let message = Box::new(MasterMessage::Ask { from, term, for_blank });
             self.actions.push_back(MasterAction::SendMaster { to, message });
         }
@@ -205,29 +206,29 @@ impl Coordinator {
             self.waiting.values().filter(|w| w.is_member && w.voter.promised == term).map(|w| w.peer);
         let granted = |index: &&u16| {
             let status = self.others.get(*index).and_then(|other| other.status.as_ref());
-            status.is_some_and(|status| status.voter.promised == term && !status.blank)
+            status.is_some_and(|status| status.voter.promised == term && (for_blank || !status.blank))
         };
         let masters = self.others.keys().filter(granted).copied().chain([self.list.me]);
         let support = Support { members: members.collect(), masters: masters.collect() };
-        let is_blank_allowed = !for_blank
-            || self.voter.charter.is_initial()
-            || support.masters.len() == usize::from(self.list.len());
-        is_blank_allowed && self.voter.charter.is_quorum(self.list.len(), &support)
+        let are_all_here = support.masters.len() == usize::from(self.list.len());
+        are_all_here || (!for_blank && self.voter.charter.is_quorum(self.list.len(), &support))
     }
 
     /// Becomes the master that leads: starts a machine, which waits for the members.
-    fn lead(&mut self, now: Time, term: Term) {
+    fn lead(&mut self, now: Time, term: Term, for_blank: bool) {
         let me = self.list.me;
         let mut leadership = Leadership::new(term, self.new_machine());
         leadership.rival = term;
         for (index, other) in &self.others {
-            if other.status.as_ref().is_some_and(|status| status.voter.promised == term && !status.blank) {
+            let status = other.status.as_ref().filter(|status| status.voter.promised == term);
+            if status.is_some_and(|status| for_blank || !status.blank) {
                 leadership.count_vote(*index, now);
             }
         }
         let charter = &self.voter.charter;
-        if !charter.members().is_empty() {
-            leadership.machine.expect_members(now);
+        if !charter.is_initial() {
+            let heirs = charter.electorates.iter().flat_map(|electorate| &electorate.members);
+            leadership.machine.expect_members(now, charter.members(), heirs.copied().collect());
         }
         let electorate = Electorate::new(charter.members().iter().copied(), me);
         let charter = charter.with(term, electorate);

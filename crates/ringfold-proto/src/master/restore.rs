@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Restoration {
     pub deadline: Time,
+    /// The members as another master knew them.
+    expected: BTreeSet<PeerId>,
     returned: BTreeMap<PeerId, Resume>,
 }
 
@@ -46,7 +48,9 @@ impl Master {
             return self.rebind(now, conn, peer, None);
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
-        if self.restored || too_late {
+        // If the members are known, those that missed the restoration were evicted when an epoch followed.
+        let is_evicted = self.heirs.as_ref().is_some_and(|h| self.epoch_counter > 0 || !h.contains(&peer));
+        if self.restored || too_late || is_evicted {
             return self.reject_join(conn, JoinRejection::TooLate);
         }
         let sound =
@@ -89,11 +93,16 @@ impl Master {
         }
     }
 
-    /// Waits for members of an earlier incarnation, and accepts no others meanwhile.
-    pub fn expect_members(&mut self, now: Time) {
+    /// Waits for the members of an earlier incarnation, and accepts no others meanwhile. Only `heirs` may return.
+    pub fn expect_members(&mut self, now: Time, members: &[PeerId], heirs: BTreeSet<PeerId>) {
         self.started.get_or_insert(now);
+        self.heirs = Some(heirs);
+        if members.is_empty() {
+            return;
+        }
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        let expected = members.iter().copied().collect();
+        self.restoration = Some(Restoration { deadline, expected, returned: BTreeMap::new() });
     }
 
     /// Drops a returned peer that departed again.
@@ -112,7 +121,9 @@ impl Master {
         let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
         let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
         let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
-        if !all_back || returned.len() < expected {
+        // One that had not opened its first epoch joins again.
+        let all_heard = restoration.expected.iter().all(|p| self.roster.get(*p).is_some());
+        if !all_back || !all_heard || returned.len() < expected {
             return false;
         }
         self.finish_restoration(now);
@@ -152,7 +163,8 @@ impl Master {
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+        let expected = self.restoration.take().map(|r| r.expected).unwrap_or_default();
+        self.restoration = Some(Restoration { deadline, expected, returned: BTreeMap::new() });
     }
 
     /// Lets a member wait again. What it sent before it knows that is ignored.
