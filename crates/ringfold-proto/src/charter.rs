@@ -50,7 +50,7 @@ pub struct Charter {
 }
 
 impl Charter {
-    /// Before the first member the listed masters alone vote. Of two, the first one suffices.
+    /// Before the first member the listed masters alone vote. Since they may have forgotten another charter, all must.
     pub fn initial() -> Self {
         Self { term: Term(0), version: 0, electorates: vec![Electorate::default()] }
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_member_the_first_of_two_masters_suffices() {
+    fn before_the_first_member_the_first_of_two_masters_wins_a_tie() {
         let charter = Charter::initial();
         assert!(charter.is_quorum(2, &support(&[], &[0])) && !charter.is_quorum(2, &support(&[], &[1])));
         assert!(charter.is_quorum(3, &support(&[], &[1, 2])) && !charter.is_quorum(3, &support(&[], &[0])));

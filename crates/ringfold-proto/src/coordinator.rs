@@ -6,7 +6,8 @@
 //! own, and restores the run from what the members report (R8).
 //!
 //! State is kept in memory only. A master that restarted has forgotten its promises: it is blank, and its vote does not count
-//! until a master that leads without it vouches for it, unless there is nothing to remember yet, or all masters are there.
+//! until a master that leads without it vouches for it, or one leads that all masters voted for. So all masters must be there
+//! once when a run begins.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 mod election;
@@ -141,9 +142,11 @@ pub struct Coordinator {
     role: Role,
     voter: VoterRecord,
     blank: bool,
+    /// The term of a master that this one voted for while it was blank. If that master leads, all masters voted for it.
+    granted_blank: Option<Term>,
     others: BTreeMap<u16, OtherMaster>,
     waiting: BTreeMap<ConnId, WaitingPeer>,
-    started: Option<Time>,
+    has_begun: bool,
     next_tick: Time,
     /// Since when no master is heard that leads.
     leaderless_since: Option<Time>,
@@ -169,9 +172,10 @@ impl Coordinator {
             role: Role::Standby,
             voter: VoterRecord::default(),
             blank: true,
+            granted_blank: None,
             others: others.map(|index| (index, OtherMaster::default())).collect(),
             waiting: BTreeMap::new(),
-            started: None,
+            has_begun: false,
             next_tick: Time::ZERO,
             leaderless_since: None,
             stand_after: Time::ZERO,
@@ -366,8 +370,8 @@ impl Coordinator {
     }
 
     fn begin(&mut self, now: Time) {
-        if self.started.is_none() {
-            self.started = Some(now);
+        if !self.has_begun {
+            self.has_begun = true;
             self.next_tick = now;
             self.leaderless_since = Some(now);
         }

@@ -127,6 +127,8 @@ pub struct Master {
     optimising: Option<Optimisation>,
     restoration: Option<Restoration>,
     restored: bool,
+    /// The members that may return from an earlier incarnation, if they are known.
+    heirs: Option<BTreeSet<PeerId>>,
     /// No peer is heard from: the master's own network may be down.
     isolated: bool,
     epoch_counter: u64,
@@ -164,6 +166,7 @@ impl Master {
             optimising: None,
             restoration: None,
             restored: false,
+            heirs: None,
             isolated: false,
             epoch_counter: 0,
             last_number: 0,

@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod joining;
+mod leading;
 mod liveness;
 mod misbehaving;
 mod optimising;

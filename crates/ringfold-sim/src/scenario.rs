@@ -46,6 +46,8 @@ pub enum Fault {
     IsolateMaster(Duration, bool),
     /// Masters and peers are separated into two sides for this time.
     Partition(Duration),
+    /// A master dies, and restarts after the first time. It is cut off from all that live now for the second time.
+    IsolateRestarted(Duration, Duration),
     /// A connection between two masters is reset.
     ResetMasters,
     /// SIGKILL of all peers, and of all masters if there is a time to restart after. The peers come back from checkpoints of
@@ -130,7 +132,7 @@ impl Scenario {
             _ => {}
         }
         let masters = masters(seed);
-        let kind = RandomStream::new(seed, "masters").between(0, 4);
+        let kind = RandomStream::new(seed, "masters").between(0, 6);
         let only_takeovers = masters > 1 && kind == 0;
         match (masters, kind) {
             (1, _) => {}
@@ -142,6 +144,16 @@ impl Scenario {
                 faults.truncate(2);
                 faults.push((Time(1_000_000_000), Fault::Partition(pause)));
                 calm_at = calm_at.max(Time(1_000_000_000) + pause);
+            }
+            (_, 2) => {
+                // Peers that join at a master which restarted cut off.
+                let mut random = RandomStream::new(seed, "isolation");
+                let (from, pause) = (Time(random.between(500_000_000, 2_000_000_000)), MS(4_000));
+                faults.truncate(2);
+                faults.push((from, Fault::IsolateRestarted(MS(random.between(1, 1_000)), pause)));
+                let join = |_| (from + MS(random.between(10, 3_000)), Fault::Join(0));
+                faults.extend((0..3).map(join));
+                calm_at = calm_at.max(from + pause);
             }
             _ => faults.extend(master_faults(seed, calm_at)),
         }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Seeds that found a bug, and the bug. Each still finds it if the fix is removed; 175 needs the fix of 3105 removed too.
 /// Bugs that need rarer circumstances have tests in `ringfold-proto/tests/machines`.
 const REGRESSIONS: &[(u64, &str)] = &[
+    (77, "one of two masters that restarted cut off began a second run"),
     (130, "a member of an older master life was taken for one of the current run"),
     (175, "a peer accepted too early was accused of voting while it waited again"),
     (265, "a deadline that followed a done vote made a peer forget its result"),
+    (1031, "members that the last master had evicted returned to the next one, beside a newer run"),
     (2477, "rounds that newcomers had among themselves were counted for the restored run"),
     (3105, "a vote cast before a peer had to wait again was counted after it was accepted again"),
     (20550, "a link that was lost while no epoch needed it was taken for up in the next one"),

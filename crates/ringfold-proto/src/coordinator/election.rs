@@ -6,7 +6,7 @@ use crate::charter::{Electorate, Support};
 use crate::event::{Event, StepDown};
 use crate::id::{ConnId, PeerId, Term};
 use crate::limits;
-use crate::master::MasterAction;
+use crate::master::{Master, MasterAction};
 use crate::message::{Numbered, ToMaster, ToPeer};
 use crate::time::Time;
 
@@ -20,7 +20,7 @@ impl Coordinator {
         other.blank_since = status.blank.then(|| other.blank_since.unwrap_or(now));
         if status.leads.is_some() && status.voter.promised >= self.voter.promised {
             self.voter.promised = status.voter.promised;
-            if is_blank && status.vouches {
+            if is_blank && (status.vouches || self.granted_blank == Some(status.voter.promised)) {
                 self.blank = false;
             }
         }
@@ -54,7 +54,7 @@ impl Coordinator {
             return;
         }
         self.voter.promised = term;
-        self.blank = false;
+        self.granted_blank = self.blank.then_some(term);
         if matches!(self.role, Role::Candidate { .. }) {
             self.role = Role::Standby;
             self.stand_after = now + 2 * self.config.timing.heartbeat;
@@ -88,7 +88,7 @@ impl Coordinator {
                 // A voter that has promised a later term supports another master, and this one is such a voter.
                 let is_deposed = self.voter.promised > term;
                 if !is_deposed && self.is_elected(term, for_blank) {
-                    self.lead(now, term);
+                    self.lead(now, term, for_blank);
                 } else if is_deposed || until <= now {
                     self.role = Role::Standby;
                     self.stand_after = now + self.config.timing.heartbeat * (1 + u32::from(self.list.me));
@@ -112,7 +112,11 @@ impl Coordinator {
                 if now < until && term >= self.voter.promised =>
             {
                 self.voter.promised = term;
-                self.start_leading(now, term, has_members);
+                let mut machine = self.new_machine();
+                if has_members {
+                    machine.expect_members(now, &[], None);
+                }
+                self.start_leading(now, term, machine, false);
             }
             (None, LeaseState::HeldBy { by, term }) if by != self.list.me => {
                 self.voter.promised = self.voter.promised.max(term);
@@ -170,9 +174,8 @@ impl Coordinator {
         if remembering.masters.contains(&self.list.me) && charter.is_quorum(masters, &remembering) {
             return Some((false, rank));
         }
-        let has_waited = self.started.is_some_and(|at| at + self.config.timing.silence_max <= now);
-        let is_beginning = charter.is_initial() && (has_waited || are_all_here);
-        ((is_beginning || are_all_here) && charter.is_quorum(masters, &free)).then_some((true, rank))
+        // Without a charter a master may be new, or have forgotten it: the run may go on elsewhere.
+        are_all_here.then_some((true, rank))
     }
 
     /// The voters here that hear no leader, and which of the masters among them have forgotten their promises.
@@ -222,6 +225,8 @@ impl Coordinator {
         self.notify(Event::Stands(term));
         let from = self.list.me;
         for to in self.others.keys().copied().collect::<Vec<_>>() {
+            // A master that has forgotten the charter learns it before it votes.
+            self.send_status(to);
             let message = Box::new(MasterMessage::Ask { from, term, for_blank });
             self.actions.push_back(MasterAction::SendMaster { to, message });
         }
@@ -234,36 +239,38 @@ impl Coordinator {
             self.waiting.values().filter(|w| w.is_member && w.voter.promised == term).map(|w| w.peer);
         let granted = |index: &&u16| {
             let status = self.others.get(*index).and_then(|other| other.status.as_ref());
-            status.is_some_and(|status| status.voter.promised == term && !status.blank)
+            status.is_some_and(|status| status.voter.promised == term && (for_blank || !status.blank))
         };
         let masters = self.others.keys().filter(granted).copied().chain([self.list.me]);
         let support = Support { members: members.collect(), masters: masters.collect() };
-        let is_blank_allowed = !for_blank
-            || self.voter.charter.is_initial()
-            || support.masters.len() == usize::from(self.list.len());
-        is_blank_allowed && self.voter.charter.is_quorum(self.list.len(), &support)
+        let are_all_here = support.masters.len() == usize::from(self.list.len());
+        are_all_here || (!for_blank && self.voter.charter.is_quorum(self.list.len(), &support))
     }
 
     /// Becomes the master that leads: starts a machine, which waits for the members.
-    fn lead(&mut self, now: Time, term: Term) {
+    fn lead(&mut self, now: Time, term: Term, for_blank: bool) {
         let charter = &self.voter.charter;
         let electorate = Electorate::new(charter.members().iter().copied(), self.list.me);
         let next = charter.with(term, electorate);
-        self.start_leading(now, term, !charter.members().is_empty());
+        let mut machine = self.new_machine();
+        let charter = &self.voter.charter;
+        if !charter.is_initial() {
+            let heirs = charter.electorates.iter().flat_map(|electorate| &electorate.members);
+            machine.expect_members(now, charter.members(), Some(heirs.copied().collect()));
+        }
+        self.start_leading(now, term, machine, for_blank);
         self.set_charter(next);
     }
 
-    /// Starts a machine, which waits for the members if there are some, and hands it the peers that wait here.
-    fn start_leading(&mut self, now: Time, term: Term, has_members: bool) {
-        let mut leadership = Leadership::new(term, self.new_machine());
+    /// Leads with this machine, and hands it the peers that wait here.
+    fn start_leading(&mut self, now: Time, term: Term, machine: Master, for_blank: bool) {
+        let mut leadership = Leadership::new(term, machine);
         leadership.rival = term;
         for (index, other) in &self.others {
-            if other.status.as_ref().is_some_and(|status| status.voter.promised == term && !status.blank) {
+            let status = other.status.as_ref().filter(|status| status.voter.promised == term);
+            if status.is_some_and(|status| for_blank || !status.blank) {
                 leadership.count_vote(*index, now);
             }
-        }
-        if has_members {
-            leadership.machine.expect_members(now);
         }
         self.blank = false;
         self.leaderless_since = None;

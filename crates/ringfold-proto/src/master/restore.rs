@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Restoration {
     pub deadline: Time,
+    /// The members as another master knew them.
+    known: BTreeSet<PeerId>,
     returned: BTreeMap<PeerId, Resume>,
     /// The largest world that a returned peer knows.
     expected: usize,
@@ -53,7 +55,9 @@ impl Master {
             return self.rebind(now, conn, peer, None);
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
-        if self.restored || too_late {
+        // If the members are known, those that missed the restoration were evicted when an epoch followed.
+        let is_evicted = self.heirs.as_ref().is_some_and(|h| self.epoch_counter > 0 || !h.contains(&peer));
+        if self.restored || too_late || is_evicted {
             return self.reject_join(conn, JoinRejection::TooLate);
         }
         let sound =
@@ -98,11 +102,22 @@ impl Master {
         }
     }
 
-    /// Waits for members of an earlier incarnation, and accepts no others meanwhile.
-    pub fn expect_members(&mut self, now: Time) {
+    /// Waits for the members of an earlier incarnation, and accepts no others meanwhile. If they are known, only `heirs` may
+    /// return.
+    pub fn expect_members(&mut self, now: Time, members: &[PeerId], heirs: Option<BTreeSet<PeerId>>) {
         self.started.get_or_insert(now);
+        let has_none = heirs.is_some() && members.is_empty();
+        self.heirs = heirs;
+        if has_none {
+            return;
+        }
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
+        self.restoration = Some(Restoration {
+            deadline,
+            known: members.iter().copied().collect(),
+            returned: BTreeMap::new(),
+            expected: 0,
+        });
     }
 
     /// Drops a returned peer that departed again.
@@ -121,7 +136,9 @@ impl Master {
         }
         let mut members =
             returned.values().flat_map(|r| &r.epochs).flat_map(|e| e.description.members.iter());
-        if members.any(|member| !returned.contains_key(&member.peer)) {
+        // One that had not opened its first epoch joins again.
+        let all_heard = restoration.known.iter().all(|p| self.roster.get(*p).is_some());
+        if !all_heard || members.any(|member| !returned.contains_key(&member.peer)) {
             return false;
         }
         self.finish_restoration(now);
@@ -161,7 +178,8 @@ impl Master {
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
-        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new(), expected: 0 });
+        let known = self.restoration.take().map(|r| r.known).unwrap_or_default();
+        self.restoration = Some(Restoration { deadline, known, returned: BTreeMap::new(), expected: 0 });
     }
 
     /// Lets a member wait again. What it sent before it knows that is ignored.

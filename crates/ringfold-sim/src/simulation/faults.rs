@@ -53,6 +53,13 @@ impl Simulation {
                 });
                 one.iter().for_each(|a| other.iter().for_each(|b| self.cut(*a, *b, pause, true)));
             }
+            (Fault::IsolateRestarted(back_after, pause), _) => {
+                let index = self.pick_master();
+                for node in self.nodes().into_iter().filter(|node| *node != Node::Master(index)) {
+                    self.cut(node, Node::Master(index), pause, true);
+                }
+                self.kill_master(index, back_after);
+            }
             (Fault::ResetMasters, _) => {
                 let node = Node::Master(self.pick_master());
                 self.reset(node, ConnKind::Masters);
@@ -234,6 +241,7 @@ fn disturbance(fault: &Fault) -> Option<Duration> {
         | Fault::CutMasters(pause, _)
         | Fault::IsolateMaster(pause, _)
         | Fault::Partition(pause)
+        | Fault::IsolateRestarted(_, pause)
         | Fault::LoseAll(Some(pause)) => Some(*pause),
         Fault::ResetLink | Fault::ResetPeer | Fault::ResetMasters => Some(Duration::ZERO),
         Fault::Join(_)

@@ -273,7 +273,8 @@ impl Simulation {
 
     pub(super) fn master_lost(&mut self, index: usize, conn: ConnId) {
         self.network.close(self.now, conn, Node::Master(index));
-        if matches!(self.network.other_end(conn, Node::Master(index)), Some(Node::Master(_))) {
+        let SimMaster { accepted, dialled, .. } = &self.masters[index];
+        if accepted.contains_key(&conn) || dialled.values().any(|dialled| *dialled == conn) {
             return self.lost_between_masters(index, conn);
         }
         let evicts = self.planted_bug == Some(PlantedBug::EvictOnReset);
