@@ -145,6 +145,12 @@ impl Oracle {
         self.terms.insert(incarnation, term);
     }
 
+    /// All masters have restarted since the last one led: like a single one that restarts, they may begin another run before
+    /// members return.
+    pub fn masters_forgot(&mut self) {
+        self.openings.clear();
+    }
+
     /// A master sends the decision that an operation is committed.
     pub fn commit_sent(&mut self, now: Time, op: OpId) {
         self.commits.entry(op).or_insert(now);

@@ -36,6 +36,8 @@ pub(super) struct SimMaster {
     incarnation: u64,
     /// The term in which it leads, if there are several masters.
     pub(super) term: Option<Term>,
+    /// Whether it has led, or followed a master that leads, since its start.
+    remembers: bool,
     /// The term in which it last asked for votes, what other masters said when, and whether it took over too early: for a
     /// planted bug.
     pub(super) stands: Option<Term>,
@@ -63,6 +65,7 @@ impl SimMaster {
             deciding: 0,
             incarnation: 0,
             term: None,
+            remembers: false,
             stands: None,
             statuses: BTreeMap::new(),
             took_over: false,
@@ -164,7 +167,8 @@ impl Simulation {
         master.accepted.clear();
         master.inbox.clear();
         master.statuses.clear();
-        (master.stopped_until, master.term, master.took_over) = (Time::ZERO, None, false);
+        master.stopped_until = Time::ZERO;
+        (master.term, master.took_over, master.remembers) = (None, false, false);
         let name = master.name(masters);
         self.log(|| format!("{name}: dies, restarts in {back_after:?}"));
         let node = Node::Master(index);
@@ -395,13 +399,17 @@ impl Simulation {
             }
             Event::Stands(term) => self.masters[index].stands = Some(*term),
             Event::Leads(term) => {
+                if !self.masters.iter().any(|master| master.remembers) {
+                    self.oracle.masters_forgot();
+                }
                 self.begin_deciding(index);
                 let master = &mut self.masters[index];
-                master.term = Some(*term);
+                (master.term, master.remembers) = (Some(*term), true);
                 if let Some(incarnation) = master.machine.as_ref().and_then(Coordinator::incarnation) {
                     self.oracle.leads(incarnation, *term);
                 }
             }
+            Event::Follows(..) => self.masters[index].remembers = true,
             Event::SteppedDown(..) => {
                 let master = &mut self.masters[index];
                 (master.term, master.took_over) = (None, false);
