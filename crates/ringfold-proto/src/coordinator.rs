@@ -28,6 +28,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
+/// How many heartbeats long a candidate asks for votes.
+const CANDIDACY_BEATS: u32 = 2;
+
 /// The listed masters of a run.
 #[derive(Clone, Debug)]
 pub struct MasterList {
@@ -125,10 +128,10 @@ struct WaitingPeer {
 
 enum Role {
     Standby,
-    /// Asks for votes in this term, until then.
+    /// Asks for votes in this term, since then.
     Candidate {
         term: Term,
-        until: Time,
+        since: Time,
         for_blank: bool,
     },
     Leader(Box<Leadership>),
@@ -351,7 +354,7 @@ impl Coordinator {
     pub fn poll_timeout(&self) -> Option<Time> {
         let machine = self.leadership().and_then(|leadership| leadership.machine.poll_timeout());
         let stands = match self.role {
-            Role::Candidate { until, .. } => Some(until),
+            Role::Candidate { since, .. } => Some(since + CANDIDACY_BEATS * self.config.timing.heartbeat),
             _ => None,
         };
         let tick = (!self.is_single()).then_some(self.next_tick);

@@ -92,6 +92,8 @@ pub enum StepDown {
     Deposed,
     /// It has not heard from a majority for too long.
     NoMajority,
+    /// It has not heard from any member for too long, and another master may.
+    NoMembers,
     /// It does not hold the lease any more.
     LeaseLost,
 }
@@ -161,6 +163,10 @@ impl fmt::Display for Event {
             Self::SteppedDown(term, StepDown::NoMajority) => write!(
                 f,
                 "this master is not active any more ({term}): it does not hear from a majority of the members and masters"
+            ),
+            Self::SteppedDown(term, StepDown::NoMembers) => write!(
+                f,
+                "this master is not active any more ({term}): it hears none of the members, another master may"
             ),
             Self::Follows(master, term) => {
                 write!(f, "this master stands by: master {} of the list is active, in {term}", master + 1)

@@ -1,12 +1,14 @@
 //! Elections: which master leads.
 
 use super::gate::Leadership;
-use super::{Coordinator, LeaseState, MasterMessage, MasterStatus, Role, WaitingPeer, unnumbered};
+use super::{
+    CANDIDACY_BEATS, Coordinator, LeaseState, MasterMessage, MasterStatus, Role, WaitingPeer, unnumbered,
+};
 use crate::charter::{Electorate, Support};
 use crate::event::{Event, StepDown};
 use crate::id::{ConnId, PeerId, Term};
 use crate::limits;
-use crate::master::{Master, MasterAction};
+use crate::master::MasterAction;
 use crate::message::{Numbered, ToMaster, ToPeer};
 use crate::time::Time;
 
@@ -84,11 +86,12 @@ impl Coordinator {
         }
         match self.role {
             Role::Leader(_) => {}
-            Role::Candidate { term, until, for_blank } => {
+            Role::Candidate { term, since, for_blank } => {
+                let until = since + CANDIDACY_BEATS * self.config.timing.heartbeat;
                 // A voter that has promised a later term supports another master, and this one is such a voter.
                 let is_deposed = self.voter.promised > term;
                 if !is_deposed && self.is_elected(term, for_blank) {
-                    self.lead(now, term, for_blank);
+                    self.lead(now, since, term, for_blank);
                 } else if is_deposed || until <= now {
                     self.role = Role::Standby;
                     self.stand_after = now + self.config.timing.heartbeat * (1 + u32::from(self.list.me));
@@ -116,7 +119,7 @@ impl Coordinator {
                 if has_members {
                     machine.expect_members(now, &[], None);
                 }
-                self.start_leading(now, term, machine, false);
+                self.start_leading(now, Leadership::new(term, machine));
             }
             (None, LeaseState::HeldBy { by, term }) if by != self.list.me => {
                 self.voter.promised = self.voter.promised.max(term);
@@ -137,9 +140,16 @@ impl Coordinator {
         }
         let since = *self.leaderless_since.get_or_insert(now);
         let Some((for_blank, rank)) = self.prospects(now) else { return self.warn(now) };
-        // The first of those that can lead asks at once, the next one a little later.
-        let stand_at = self.stand_after.max(since + self.config.timing.heartbeat * rank);
-        if stand_at <= now {
+        // The first of those that can lead asks at once, the next one a little later. When a run begins it waits until those
+        // before it have heard the others as well: the first in the list leads.
+        let timing = &self.config.timing;
+        let stand_at = if for_blank {
+            let last = self.others.values().filter_map(|other| other.blank_since).max();
+            last.unwrap_or(since).max(since) + timing.silence_max * rank
+        } else {
+            since + timing.heartbeat * rank
+        };
+        if self.stand_after.max(stand_at) <= now {
             self.stand(now, for_blank);
         }
     }
@@ -221,7 +231,7 @@ impl Coordinator {
         let round = highest.unwrap_or_default().0 / masters + 1;
         let term = Term(round * masters + u64::from(self.list.me));
         self.voter.promised = term;
-        self.role = Role::Candidate { term, until: now + 2 * self.config.timing.heartbeat, for_blank };
+        self.role = Role::Candidate { term, since: now, for_blank };
         self.notify(Event::Stands(term));
         let from = self.list.me;
         for to in self.others.keys().copied().collect::<Vec<_>>() {
@@ -248,7 +258,7 @@ impl Coordinator {
     }
 
     /// Becomes the master that leads: starts a machine, which waits for the members.
-    fn lead(&mut self, now: Time, term: Term, for_blank: bool) {
+    fn lead(&mut self, now: Time, asked_at: Time, term: Term, for_blank: bool) {
         let charter = &self.voter.charter;
         let electorate = Electorate::new(charter.members().iter().copied(), self.list.me);
         let next = charter.with(term, electorate);
@@ -258,20 +268,21 @@ impl Coordinator {
             let heirs = charter.electorates.iter().flat_map(|electorate| &electorate.members);
             machine.expect_members(now, charter.members(), Some(heirs.copied().collect()));
         }
-        self.start_leading(now, term, machine, for_blank);
-        self.set_charter(next);
-    }
-
-    /// Leads with this machine, and hands it the peers that wait here.
-    fn start_leading(&mut self, now: Time, term: Term, machine: Master, for_blank: bool) {
         let mut leadership = Leadership::new(term, machine);
-        leadership.rival = term;
         for (index, other) in &self.others {
             let status = other.status.as_ref().filter(|status| status.voter.promised == term);
             if status.is_some_and(|status| for_blank || !status.blank) {
-                leadership.count_vote(*index, now);
+                leadership.count_vote(*index, asked_at);
             }
         }
+        self.start_leading(now, leadership);
+        self.set_charter(next);
+    }
+
+    /// Leads, and hands the machine the peers that wait here.
+    fn start_leading(&mut self, now: Time, mut leadership: Leadership) {
+        let term = leadership.term;
+        leadership.rival = term;
         self.blank = false;
         self.leaderless_since = None;
         (self.follows, self.reported) = (None, None);

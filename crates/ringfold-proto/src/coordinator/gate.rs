@@ -37,6 +37,8 @@ pub(super) struct Leadership {
     held: VecDeque<MasterAction>,
     /// All beats of a quorum up to this time were heard.
     heard_by_quorum: Option<Time>,
+    /// A member has heard the beat of this time.
+    heard_by_member: Option<Time>,
     /// Since when there is no quorum.
     alone_since: Option<Time>,
 }
@@ -54,6 +56,7 @@ impl Leadership {
             masters: BTreeMap::new(),
             held: VecDeque::new(),
             heard_by_quorum: None,
+            heard_by_member: None,
             alone_since: None,
         }
     }
@@ -209,6 +212,17 @@ impl Coordinator {
                 return;
             }
             leadership.alone_since = None;
+            // Its members have returned to it, and now it hears none of them: another master may.
+            if leadership.heard_by_member.is_none_or(|at| at + lease <= now) {
+                let heard =
+                    charter.members().iter().filter_map(|peer| leadership.members.get(peer)?.beat_sent_at);
+                leadership.heard_by_member = heard.max();
+            }
+            if leadership.heard_by_member.is_some_and(|at| at + lease <= now) {
+                self.stop_leading(now, StepDown::NoMembers);
+                self.stand_after = now + 2 * lease;
+                return;
+            }
             if !charter.is_settled() {
                 let number = charter.number();
                 let support = leadership.support(me, |c| c.charter == number);

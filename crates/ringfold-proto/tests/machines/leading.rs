@@ -314,7 +314,36 @@ fn one_master_leads_when_all_are_there() {
         assert!(council.leaders().is_empty(), "the last one may know of a run");
         council.start(masters - 1);
         council.advance(secs(2));
-        assert_eq!(council.leaders().len(), 1);
+        assert_eq!(council.leaders(), [0], "the first of the list");
+    }
+}
+
+#[test]
+fn the_first_of_the_list_leads_also_if_it_starts_last_or_hears_of_the_others_late() {
+    let mut council = Council::new(3);
+    (1..3).for_each(|index| council.start(index));
+    council.advance(secs(20));
+    council.cuts.insert((Master(1), Master(0)));
+    council.start(0);
+    council.advance(secs(1));
+    assert!(council.leaders().is_empty());
+    council.heal();
+    council.advance(ms(100));
+    assert_eq!(council.leaders(), [0]);
+}
+
+#[test]
+fn a_master_that_hears_no_member_leaves_them_to_another_one() {
+    for masters in [2, 3] {
+        let mut council = Council::with_members(masters, 2);
+        let epoch = council.peers[0].machine.epoch().map(|epoch| epoch.id);
+        council.cut(&[Master(0)], &[Member(0), Member(1)]);
+        council.advance(secs(12));
+        assert!(council.saw(0, |event| matches!(event, Event::SteppedDown(_, StepDown::NoMembers))));
+        assert!(!council.events.iter().any(|(_, event)| matches!(event, Event::Departed(..))));
+        assert_eq!(council.leaders(), [1]);
+        assert!((0..2).all(|peer| council.master_of(peer) == Some(1)));
+        assert_eq!(council.peers[0].machine.epoch().map(|epoch| epoch.id), epoch, "the epoch is kept");
     }
 }
 
