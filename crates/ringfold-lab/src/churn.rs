@@ -156,6 +156,9 @@ impl ChurnRun<'_> {
         for round in 1..=rounds {
             let before = self.calm()?;
             let first = *first.get_or_insert(before.0);
+            // Chance alone would leave some short runs without a fault.
+            self.kill()?;
+            self.break_network();
             self.churn_until(began + warm + time.saturating_sub(warm) * round / rounds)?;
             let after = self.calm()?;
             compare(&self.master, first, after.0)?;
@@ -183,10 +186,8 @@ impl ChurnRun<'_> {
 
     /// Starts or kills a peer, towards a target that changes when it is reached; or breaks something in the network.
     fn event(&mut self) -> Result<(), ProcessError> {
-        if let Some(faults) = &mut self.faults
-            && self.rng.once_in(2)
-        {
-            faults.event(&mut self.rng, self.master.address().port());
+        if self.faults.is_some() && self.rng.once_in(2) {
+            self.break_network();
             return Ok(());
         }
         if self.alive.len() == self.target {
@@ -197,6 +198,12 @@ impl ChurnRun<'_> {
         // Sometimes away from the target.
         let grow = (self.alive.len() < self.target) != self.rng.once_in(5);
         if grow && self.alive.len() < self.churn.peers_max { self.join() } else { self.kill() }
+    }
+
+    fn break_network(&mut self) {
+        if let Some(faults) = &mut self.faults {
+            faults.event(&mut self.rng, self.master.address().port());
+        }
     }
 
     fn join(&mut self) -> Result<(), ProcessError> {

@@ -169,7 +169,26 @@ fn a_frozen_master_is_replaced_and_stands_by_afterwards() {
 
 #[test]
 fn a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards() {
-    if !skip::check("a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards", Network::available()) {
+    let test = "a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards";
+    replace_after_cut(test, |network, active| {
+        network.link_down(network.host(active)).expect("down");
+        Box::new(move || network.link_up(network.host(active)).expect("up"))
+    });
+}
+
+#[test]
+fn a_master_that_loses_its_peers_but_not_the_other_masters_is_replaced() {
+    let test = "a_master_that_loses_its_peers_but_not_the_other_masters_is_replaced";
+    replace_after_cut(test, |network, active| {
+        let paths = (3..5).map(move |peer| (network.host(active), network.host(peer)));
+        paths.clone().for_each(|(master, peer)| network.cut(master, peer));
+        Box::new(move || paths.for_each(|(master, peer)| network.mend(master, peer)))
+    });
+}
+
+/// Three masters and two peers on hosts of their own, which the active master is cut off from. `cut` returns what mends it.
+fn replace_after_cut(test: &str, cut: impl for<'a> Fn(&'a Network, usize) -> Box<dyn FnOnce() + 'a>) {
+    if !skip::check(test, Network::available()) {
         return;
     }
     let network = Network::new(5).expect("a network");
@@ -186,9 +205,9 @@ fn a_master_that_is_cut_off_is_replaced_and_stands_by_afterwards() {
     admit(&mut peers);
     send_all(&mut peers, "loop until=300 pause=2");
     await_step(&mut peers, 30);
-    network.link_down(network.host(active)).expect("down");
+    let mend = cut(&network, active);
     await_step(&mut peers, 200);
-    network.link_up(network.host(active)).expect("up");
+    mend();
     expect_loop(&mut peers, 300);
     assert_ne!(masters.active(), active);
     expect_all(&mut peers, "reduce 1 1000");
