@@ -169,7 +169,7 @@ fn kept(path: &str) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn recorded_cases_do_not_panic() {
-    for folder in ["golden", "corpus/control", "corpus/link", "corpus/hello"] {
+    for folder in ["golden/1", "corpus/control", "corpus/link", "corpus/hello"] {
         let cases = kept(folder);
         assert!(!cases.is_empty(), "there are no cases in {folder}");
         for (name, bytes) in cases {
@@ -181,7 +181,8 @@ fn recorded_cases_do_not_panic() {
 
 /// Golden bytes as inputs for the fuzz targets.
 fn seeds() -> Vec<ringfold_fuzz::Seed> {
-    let golden = |file: &'static str| kept("golden").into_iter().filter(move |(name, _)| name.contains(file));
+    let golden =
+        |file: &'static str| kept("golden/1").into_iter().filter(move |(name, _)| name.contains(file));
     let file = |target, file| golden(file).map(move |(_, bytes)| (target, bytes));
     let is_block = |(_, bytes): &ringfold_fuzz::Seed| bytes.len() > 32;
     let headers = golden("/data_head.hex").map(|(_, bytes)| ("data_header", bytes[8..].to_vec()));

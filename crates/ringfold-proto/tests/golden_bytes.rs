@@ -1,5 +1,6 @@
-//! The bytes of all messages, compared with files. A change of bytes changes the protocol: raise the version, and record
-//! the new bytes with `RINGFOLD_BLESS=1 cargo test -p ringfold-proto golden_bytes`.
+//! The bytes of all messages, compared with files of each version of the protocol. A change of bytes changes the protocol:
+//! raise the newest version, and record its bytes with `RINGFOLD_BLESS=1 cargo test -p ringfold-proto golden_bytes`. The files
+//! of the versions before it stay, and are tested for as long as this build speaks them.
 
 use crate::examples;
 use ringfold_proto::bounded::Bounded;
@@ -7,11 +8,12 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{
     ControlDecoder, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
 };
+use ringfold_proto::hello::VersionRange;
 use ringfold_proto::message::Numbered;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn messages_to_the_master_keep_their_bytes() {
@@ -77,9 +79,26 @@ where
     messages.into_iter().map(frame).collect()
 }
 
-/// Compares with the file, or writes it with `RINGFOLD_BLESS`.
+#[test]
+fn every_version_that_is_spoken_has_its_bytes() {
+    assert_eq!(
+        VersionRange::SUPPORTED,
+        VersionRange { min: 1, max: 1 },
+        "compare the bytes of the older version too"
+    );
+    for version in VersionRange::SUPPORTED.min..=VersionRange::SUPPORTED.max {
+        let files = folder(version).read_dir().unwrap_or_else(|error| panic!("version {version}: {error}"));
+        assert_eq!(files.count(), 7, "files of version {version}");
+    }
+}
+
+fn folder(version: u16) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version.to_string())
+}
+
+/// Compares with the file of the newest version, or writes it with `RINGFOLD_BLESS`.
 fn keep(file: &str, examples: Vec<(String, Vec<u8>)>) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let path = folder(VersionRange::SUPPORTED.max).join(file);
     let now = examples.iter().fold(String::new(), |mut text, (name, bytes)| {
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         writeln!(text, "{name} {hex}").expect("strings take all that is written");
@@ -98,8 +117,9 @@ fn keep(file: &str, examples: Vec<(String, Vec<u8>)>) {
     }
     assert!(
         kept == now,
-        "the bytes differ from tests/golden/{file}, so peers of the last version would not understand them. \
+        "the bytes differ from {}, so peers of that version would not understand them. \
          If that is meant, raise the version and run \
-         `RINGFOLD_BLESS=1 cargo test -p ringfold-proto --test golden_bytes`"
+         `RINGFOLD_BLESS=1 cargo test -p ringfold-proto --test golden_bytes`",
+        path.display()
     );
 }
