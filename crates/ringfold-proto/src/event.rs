@@ -76,12 +76,13 @@ pub enum Event {
     Follows(u16, Term),
     /// No master leads, as far as this one knows.
     Leaderless,
-    /// No master leads, and this one cannot: it has so many of the votes. So many more masters are here that have restarted
-    /// and cannot vote yet.
+    /// No master leads, and this one cannot: it has so many of the votes. So many more masters are here that are new, or have
+    /// restarted, and cannot vote yet. Those in `missing` are not heard, by their positions in the list.
     NoMajority {
         votes: usize,
         voters: usize,
         blank: usize,
+        missing: Vec<u16>,
     },
 }
 
@@ -171,19 +172,23 @@ impl fmt::Display for Event {
             Self::Follows(master, term) => {
                 write!(f, "this master stands by: master {} of the list is active, in {term}", master + 1)
             }
-            Self::NoMajority { votes, voters, blank } => {
+            Self::NoMajority { votes, voters, blank, missing } => {
+                write!(f, "no master is active, and this one cannot take over: ")?;
+                if !missing.is_empty() {
+                    let numbers: Vec<_> = missing.iter().map(|index| (index + 1).to_string()).collect();
+                    write!(f, "it does not hear from master {} of the list; ", numbers.join(", "))?;
+                }
                 write!(
                     f,
-                    "no master is active, and this one cannot take over: {votes} of {voters} votes are here (of the members \
-                    that were there last, and of the masters)"
+                    "{votes} of {voters} votes are here (of the members that were there last, and of the masters)"
                 )?;
-                match blank {
-                    0 => Ok(()),
-                    _ => write!(
+                if *blank > 0 {
+                    write!(
                         f,
-                        "; {blank} masters have restarted, and cannot vote before all masters are here"
-                    ),
+                        "; {blank} masters are new or were restarted, and cannot vote before all masters are here"
+                    )?;
                 }
+                Ok(())
             }
             Self::Leaderless => write!(f, "no active master is known"),
         }

@@ -219,7 +219,8 @@ impl Coordinator {
         let is_member = |peer: &&PeerId| newest.is_some_and(|electorate| electorate.members.contains(peer));
         let votes = free.members.iter().filter(is_member).count() + free.masters.len() - blank.len();
         let voters = self.voter.charter.members().len() + usize::from(self.list.len());
-        self.notify(Event::NoMajority { votes, voters, blank: blank.len() });
+        let missing = self.others.keys().filter(|index| !free.masters.contains(index)).copied().collect();
+        self.notify(Event::NoMajority { votes, voters, blank: blank.len(), missing });
     }
 
     /// Asks for votes, in a term that no other master uses.
