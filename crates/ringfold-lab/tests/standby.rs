@@ -63,6 +63,22 @@ impl Masters {
         }
     }
 
+    /// Waits until another master than this one is active.
+    fn successor(&self, of: usize) -> usize {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let is_active = |index: &usize| {
+                let role = self.last_role(*index);
+                *index != of && role.is_some_and(|line| line.contains("this master is active, "))
+            };
+            if let Some(index) = (0..self.processes.len()).find(is_active) {
+                return index;
+            }
+            assert!(Instant::now() < deadline, "no active master: {:?}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn last_role(&self, index: usize) -> Option<String> {
         let lines = self.processes[index].error_lines();
         lines.into_iter().rev().find(|line| line.contains("this master") || line.contains("no active master"))
@@ -115,37 +131,25 @@ fn await_step(peers: &mut [PeerProcess], revision: u64) {
     peers[0].step(SOON, |step| step.number("revision") >= revision).expect("steps");
 }
 
-/// How often the active master is killed, after how many steps each time, and the elements of a reduce.
-fn kills() -> (u64, u64, usize) {
-    if std::env::var_os("RINGFOLD_LONG").is_some() { (50, 4, 1 << 20) } else { (3, 60, 1000) }
+fn is_long() -> bool {
+    std::env::var_os("RINGFOLD_LONG").is_some()
 }
 
 #[test]
 fn a_loop_continues_when_active_masters_are_killed() {
-    let (kills, stride, count) = kills();
     let mut masters = Masters::start(3);
     let mut peers = accepted(4, &masters.list);
-    let end = stride * (kills + 2);
-    send_all(&mut peers, &format!("loop until={end} count={count} pause=2"));
-    let mut times = Vec::new();
-    for kill in 1..=kills {
-        await_step(&mut peers, stride * kill);
+    send_all(&mut peers, "loop until=300 pause=2");
+    for kill in 1..=3 {
+        await_step(&mut peers, 60 * kill);
         // In another moment of a step each time.
         std::thread::sleep(Duration::from_millis(kill * 37 % 200));
         let active = masters.active();
         masters.processes[active].kill9().expect("killed");
-        let killed = Instant::now();
         assert_ne!(masters.active(), active);
-        times.push(killed.elapsed());
         masters.restart(active);
     }
-    times.sort_unstable();
-    eprintln!(
-        "another master was active after {:?} (median), {:?} at most",
-        times[times.len() / 2],
-        times.last()
-    );
-    expect_loop(&mut peers, end);
+    expect_loop(&mut peers, 300);
     // Newcomers find the active one.
     let mut newcomer = peer(4, &masters.list);
     join(&mut peers, &mut newcomer);
@@ -186,22 +190,32 @@ fn a_master_that_loses_its_peers_but_not_the_other_masters_is_replaced() {
     });
 }
 
+/// Masters on the first hosts.
+fn masters_on(network: &Network, count: usize, timing: &'static str) -> Masters {
+    let address = |index| format!("{}:48148", network.host(index).ipv4());
+    let list: Vec<_> = (0..count).map(address).collect();
+    let mut masters = Masters { list: list.join(","), lease: None, processes: Vec::new() };
+    for index in 0..count {
+        masters.processes.push(start_on(network, index, &masters.list, timing));
+    }
+    masters
+}
+
+fn start_on(network: &Network, index: usize, list: &str, timing: &str) -> MasterProcess {
+    let address = list.split(',').nth(index).expect("one of the list");
+    master_on_with(network.host(index), &["--listen", address, "--masters", list, "--timing", timing])
+}
+
 /// Three masters and two peers on hosts of their own, which the active master is cut off from. `cut` returns what mends it.
 fn replace_after_cut(test: &str, cut: impl for<'a> Fn(&'a Network, usize) -> Box<dyn FnOnce() + 'a>) {
     if !skip::check(test, Network::available()) {
         return;
     }
     let network = Network::new(5).expect("a network");
-    let addresses: Vec<_> = (0..3).map(|index| format!("{}:48148", network.host(index).ipv4())).collect();
-    let list = addresses.join(",");
-    let start = |(index, address): (usize, &String)| {
-        master_on_with(network.host(index), &["--listen", address, "--masters", &list])
-    };
-    let processes = addresses.iter().enumerate().map(start).collect();
-    let mut masters = Masters { list: list.clone(), lease: None, processes };
+    let mut masters = masters_on(&network, 3, "short");
     let active = masters.active();
     let mut peers: Vec<_> =
-        (0..2).map(|number| peer_on(network.host(3 + number as usize), number, &list)).collect();
+        (0..2).map(|number| peer_on(network.host(3 + number as usize), number, &masters.list)).collect();
     admit(&mut peers);
     send_all(&mut peers, "loop until=300 pause=2");
     await_step(&mut peers, 30);
@@ -211,6 +225,62 @@ fn replace_after_cut(test: &str, cut: impl for<'a> Fn(&'a Network, usize) -> Box
     expect_loop(&mut peers, 300);
     assert_ne!(masters.active(), active);
     expect_all(&mut peers, "reduce 1 1000");
+}
+
+/// `./test --long`: the default timing, and large reduces: 64 MiB with `cargo test --release`, 4 MiB otherwise.
+#[test]
+fn a_loop_continues_when_masters_are_killed_frozen_or_cut_off_fifty_times() {
+    let test = "a_loop_continues_when_masters_are_killed_frozen_or_cut_off_fifty_times";
+    if !is_long() || !skip::check(test, Network::available()) {
+        return;
+    }
+    let count = if cfg!(debug_assertions) { 1 << 20 } else { 1 << 24 };
+    let network = Network::new(7).expect("a network");
+    let mut masters = masters_on(&network, 3, "default");
+    masters.active();
+    let on_host = |number| {
+        let mut command = network.host(3 + number as usize).command(env!("CARGO_BIN_EXE_lab-peer"));
+        command.args(["--timing", "default"]);
+        PeerProcess::start(command, number, &masters.list).expect("a peer")
+    };
+    let mut peers: Vec<_> = (0..4).map(on_host).collect();
+    admit(&mut peers);
+    let faults = ["killed", "frozen", "cut off"];
+    let mut times = [const { Vec::new() }; 3];
+    for round in 1..=50 {
+        let end = 6 * round;
+        send_all(&mut peers, &format!("loop until={end} count={count}"));
+        await_step(&mut peers, end - 5);
+        // In another moment of a step each time.
+        std::thread::sleep(Duration::from_millis(round * 37 % 500));
+        let active = masters.active();
+        let fault = round as usize % 3;
+        let began = Instant::now();
+        match faults[fault] {
+            "killed" => masters.processes[active].kill9().expect("killed"),
+            "frozen" => masters.processes[active].stop().expect("stopped"),
+            _ => network.link_down(network.host(active)).expect("down"),
+        }
+        masters.successor(active);
+        times[fault].push(began.elapsed());
+        expect_loop(&mut peers, end);
+        let down = Duration::from_secs(if faults[fault] == "killed" { 0 } else { 10 });
+        std::thread::sleep(down.saturating_sub(began.elapsed()));
+        match faults[fault] {
+            "killed" => masters.processes[active] = start_on(&network, active, &masters.list, "default"),
+            "frozen" => masters.processes[active].cont().expect("continued"),
+            _ => network.link_up(network.host(active)).expect("up"),
+        }
+        masters.active();
+    }
+    for (fault, mut times) in faults.into_iter().zip(times) {
+        times.sort_unstable();
+        let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+        eprintln!(
+            "{} times {fault}: another master was active after {median:?} (median), {most:?} at most",
+            times.len()
+        );
+    }
 }
 
 #[test]
@@ -244,7 +314,7 @@ fn two_masters_survive_the_loss_of_a_peer_and_then_of_the_active_master() {
 
 #[test]
 fn a_lease_in_etcd_decides_which_master_is_active() {
-    if std::env::var_os("RINGFOLD_LONG").is_none() {
+    if !is_long() {
         return;
     }
     let has_etcd = Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success());
