@@ -248,9 +248,9 @@ fn a_loop_continues_when_masters_are_killed_frozen_or_cut_off_fifty_times() {
     let faults = ["killed", "frozen", "cut off"];
     let mut times = [const { Vec::new() }; 3];
     for round in 1..=50 {
-        let end = 6 * round;
+        let end = 4 * round;
         send_all(&mut peers, &format!("loop until={end} count={count}"));
-        await_step(&mut peers, end - 5);
+        await_step(&mut peers, end - 3);
         // In another moment of a step each time.
         std::thread::sleep(Duration::from_millis(round * 37 % 500));
         let active = masters.active();
@@ -263,6 +263,7 @@ fn a_loop_continues_when_masters_are_killed_frozen_or_cut_off_fifty_times() {
         }
         masters.successor(active);
         times[fault].push(began.elapsed());
+        eprintln!("{round}: {}, replaced after {:?}", faults[fault], began.elapsed());
         expect_loop(&mut peers, end);
         let down = Duration::from_secs(if faults[fault] == "killed" { 0 } else { 10 });
         std::thread::sleep(down.saturating_sub(began.elapsed()));
