@@ -156,3 +156,122 @@ def test_a_run_goes_on_when_the_active_master_is_killed(
     assert all("ended at 60" in output and set(range(10, 60)) <= set(steps_of(output)) for output in outputs)
     # Nobody was evicted.
     assert all(line.endswith(" of 3") for line in outputs[0].splitlines() if line.startswith("step 59"))
+
+
+def test_connect_says_which_masters_are_missing(by_command: Serve) -> None:
+    masters = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    by_command(masters[0], ",".join(masters)).wait_for("master listening on", DEADLINE)
+    with pytest.raises(pccl.MasterConnectionFailed) as caught:
+        pccl.Communicator(",".join(masters), connect_timeout=8.0).connect()
+    for part in [
+        "no active master",
+        f"{masters[0]}: connected, but it is not active",
+        f"{masters[1]}: Connection ref",
+    ]:
+        assert part in str(caught.value)
+
+
+def test_masters_end_on_ctrl_c_and_the_others_say_so(by_command: Serve) -> None:
+    masters = Masters(by_command, 3)
+    assert masters.active() == 0
+    for last, index in enumerate([2, 0]):
+        masters.processes[index].signal(signal.SIGINT)
+        masters.killed.add(index)
+        assert masters.processes[index].wait(DEADLINE) == 0
+        gone = f"master {index + 1} of the list is not here any more: {2 - last} of 3 masters are"
+        masters.processes[1].wait_for(gone, DEADLINE)
+
+
+@pytest.mark.parametrize("way", ["by_command", "in_python"])
+def test_another_order_of_the_list_is_reported_by_all(way: str, request: pytest.FixtureRequest) -> None:
+    serve: Serve = request.getfixturevalue(way)
+    masters = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    others = [serve(address, ",".join(masters)) for address in masters[:2]]
+    odd = serve(masters[2], ",".join([masters[1], masters[0], masters[2]]))
+    for position, child in enumerate(others, 1):
+        line = child.wait_for("ignoring master 3: ", DEADLINE)
+        assert (
+            f"this one is number {3 - position} of 3, in the list of this one number {position} of 3" in line
+        )
+        odd.wait_for(f"ignoring master {position}: it has another list", DEADLINE)
+    odd.kill()
+    serve(masters[2], ",".join(masters)).wait_for(STANDS_BY, DEADLINE)
+
+
+@pytest.mark.parametrize(
+    "listen, masters, this, error",
+    [
+        (
+            "127.0.0.1:0",
+            ["127.0.0.1:9", "127.0.0.1:10"],
+            None,
+            "not in the list of masters 127.0.0.1:9,127.0.0.1:10",
+        ),
+        (
+            "127.0.0.1:0",
+            "127.0.0.1:9, 127.0.0.1:10",
+            None,
+            "not in the list of masters 127.0.0.1:9,127.0.0.1:10",
+        ),
+        ("127.0.0.1:0", ["127.0.0.1:9", "127.0.0.1:9"], 1, "127.0.0.1:9 is in it twice"),
+        (
+            "127.0.0.1:0",
+            ["127.0.0.1:9", "127.0.0.1"],
+            1,
+            'invalid master address "127.0.0.1": expected host:port',
+        ),
+        ("127.0.0.1:0", ["127.0.0.1:9", "127.0.0.1:10"], 3, "invalid position 3 of this master"),
+        ("127.0.0.1:0", None, 1, "there is no list of masters"),
+    ],
+)
+def test_a_wrong_list_is_an_error_at_the_start(
+    listen: str, masters: str | list[str] | None, this: int | None, error: str
+) -> None:
+    with pytest.raises(pccl.PCCLError) as caught:
+        pccl.MasterNode(listen, masters=masters, this_master=this).run()
+    assert caught.value.result is pccl.Result.INVALID_ARGUMENT and error in str(caught.value)
+
+
+def test_a_position_is_enough_where_the_address_is_another_one() -> None:
+    with pytest.raises(ValueError, match="positions begin with 1"):
+        pccl.MasterNode("127.0.0.1:0", masters="127.0.0.1:9,127.0.0.1:10", this_master=0)
+    with pccl.MasterNode("127.0.0.1:0", masters="127.0.0.1:9,127.0.0.1:10", this_master=2) as master:
+        assert not master.address.endswith(":10")
+
+
+def test_a_position_may_be_given_for_the_list_of_the_environment(start: Start) -> None:
+    masters = ["127.0.0.1:9", "127.0.0.1:10"]
+    words = [RINGFOLD, "master", "--listen", "127.0.0.1:0", "--this-master", "2"]
+    start(*words, env={"RINGFOLD_MASTERS": ",".join(masters)}).wait_for("master listening on", DEADLINE)
+    alone = start(*words)
+    assert alone.wait(DEADLINE) == 1 and "there is no list of masters" in alone.output
+
+
+# What is left of the run of two masters and two peers when one of each dies: one vote of each, and not that of the active
+# master. A peer looks for an active master for 60 s.
+if is_long():
+
+    def test_a_minority_stops_with_an_error_that_names_the_masters(
+        by_command: Serve, spawn: Spawn, tmp_path: Path
+    ) -> None:
+        masters = Masters(by_command, 2)
+        assert masters.active() == 0
+        arguments = [(masters.list, number, 2, 3) for number in range(2)]
+        peers = begin_together(spawn, tmp_path / "gate", PEER, arguments)
+        for peer in peers:
+            peer.wait_for("step 20 of 2", DEADLINE)
+        # Both die before either death is noticed: a stopped one does nothing more.
+        peers[1].signal(signal.SIGSTOP)
+        masters.processes[0].signal(signal.SIGSTOP)
+        peers[1].kill()
+        masters.processes[0].kill()
+        begun = time.monotonic()
+        assert peers[0].wait(DEADLINE) == 1, peers[0].output
+        assert 55 < time.monotonic() - begun < 80
+        last = peers[0].output.splitlines()[-1]
+        assert (
+            "the master is lost: it did not return in time (" in last and "MASTER_CONNECTION_FAILED" in last
+        )
+        assert f"{masters.addresses[0]}: Connection refused" in last
+        assert f"{masters.addresses[1]}: connected, but it is not active: its log says why" in last
+        assert "this one cannot take over" in masters.processes[1].output
