@@ -28,7 +28,8 @@ from ringfold._error import PCCLError, Result
 class Communicator:
     """A peer of a run: it joins, takes part in votes and collectives, and leaves.
 
-    ``address`` is the address of the master, ``"host:port"`` or ``"[::1]:port"``. Collectives are among the peers of one
+    ``address`` is the address of the master, ``"host:port"`` or ``"[::1]:port"``; if there are several masters, all of them,
+    separated by commas. Collectives are among the peers of one
     ``peer_group``; topology updates concern the whole run. ``p2p_connection_pool_size`` is the number of TCP connections
     to each neighbour on another host (0: the default).
 
@@ -109,7 +110,8 @@ class Communicator:
 
         The first peer of a run is accepted at once, later ones when all accepted peers call ``update_topology``. An
         unreachable master is tried ``n_attempts`` times, one second apart; then the call fails with
-        ``MASTER_CONNECTION_FAILED``, and may be retried.
+        ``MASTER_CONNECTION_FAILED``, and may be retried. If there are several masters, and some can be reached but none is
+        active, it fails after about 60 s.
         """
         if n_attempts < 1:
             raise ValueError(f"invalid n_attempts {n_attempts}: must be at least 1")
@@ -120,7 +122,7 @@ class Communicator:
             except PCCLError as error:
                 timeout = self._connect_timeout
                 is_late = timeout is not None and time.monotonic() - begun >= timeout
-                if left == 0 or is_late or not error.is_retryable:
+                if left == 0 or is_late or error.kind != "master-unreachable":
                     raise
             time.sleep(1)
 

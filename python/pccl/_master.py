@@ -21,8 +21,9 @@ class MasterNode:
     if there is one, revocation list (default: ``RINGFOLD_TLS_CA``, ``RINGFOLD_TLS_CERT``, ``RINGFOLD_TLS_KEY`` and
     ``RINGFOLD_TLS_REVOKED``).
 
-    ``masters`` are the addresses of all masters of the run, this one included, in the same order everywhere. One is active, the
-    others stand by and take over.
+    ``masters`` are the addresses of all masters of the run, this one included, in the same order everywhere: a list, or a text
+    with commas, as for :class:`Communicator`. One is active, the others stand by and take over. A master finds itself in the
+    list by ``listen_address``; if it cannot (behind a NAT, in a container), ``this_master`` is its position, from 1.
 
     When all peers that held the shared state were lost, and come back from checkpoints, ``recover`` decides which state the
     run continues from: ``"newest"``, ``"majority"`` or ``"manual"`` (default: ``RINGFOLD_RECOVER``, or ``"newest"``). The
@@ -45,16 +46,20 @@ class MasterNode:
         *,
         token: str | None = None,
         tls: Sequence[str] | None = None,
-        masters: Sequence[str] | None = None,
+        masters: str | Sequence[str] | None = None,
+        this_master: int | None = None,
         recover: Literal["newest", "majority", "manual"] | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,
     ) -> None:
+        if isinstance(masters, str):
+            masters = [address.strip() for address in masters.split(",")]
         self._native = _native.Master(
             listen_address,
             token,
             None if tls is None else list(tls),
             None if masters is None else list(masters),
+            this_master,
             recover,
             recover_after,
             recover_min,

@@ -99,6 +99,7 @@ class Master:
         token: str | None = None,
         tls: list[str] | None = None,
         masters: list[str] | None = None,
+        this_master: int | None = None,
         recover: str | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,

@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn loss_of_the_master_has_no_code_that_a_loop_retries() {
         let removed = Removal::Rejected(ringfold::JoinRejection::TooLate);
-        let lost = [MasterLoss::NotReturned, MasterLoss::NoAnswer].map(Failure::MasterLost);
+        let lost = [MasterLoss::NotReturned(String::new()), MasterLoss::NoAnswer].map(Failure::MasterLost);
         for during in ALL_CALLS {
             let ended = [Failure::Removed(removed.clone()), Failure::Left];
             for failure in lost.iter().cloned().chain(ended) {

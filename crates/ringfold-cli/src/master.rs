@@ -35,10 +35,11 @@ pub struct MasterArguments {
     masters: Vec<String>,
     /// A lease in etcd that decides which master is active, instead of votes: etcd://HOST:PORT/PATH, with another path for
     /// each run
-    #[arg(long, value_name = "ADDR", requires = "masters")]
+    #[arg(long, value_name = "ADDR")]
     lease: Option<String>,
-    /// The position of this master in the list, from 1 [default: the one whose address it listens on]
-    #[arg(long, value_name = "N", requires = "masters")]
+    /// The position of this master in the list, from 1: behind a NAT or in a container, where it does not listen on its
+    /// address of the list [default: the one whose address it listens on]
+    #[arg(long, value_name = "N")]
     this_master: Option<usize>,
     /// The address of a relay for peers that cannot reach each other, HOST:PORT or HOST; may be repeated, up to 4. See
     /// `ringfold relay`

@@ -121,8 +121,12 @@ pub enum MasterLoss {
     /// Not accepted within the deadline of connect.
     #[error("the master did not accept this peer in time")]
     NotAccepted,
-    #[error("the master is lost: it did not return in time")]
-    NotReturned,
+    /// What the driver knows of each master.
+    #[error("the master is lost: it did not return in time ({0})")]
+    NotReturned(String),
+    /// Masters were connected to before this peer was registered, but none was active. What the driver knows of each.
+    #[error("no active master answered in time ({0})")]
+    NoneActive(String),
     /// A call got no answer within its deadline and the grace time after it.
     #[error("the master is lost: it did not answer in time")]
     NoAnswer,

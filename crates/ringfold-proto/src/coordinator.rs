@@ -92,8 +92,12 @@ impl MasterMessage {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MasterStatus {
     pub from: u16,
+    /// The position of the receiver in the sender's list.
+    pub to: u16,
     /// How many masters its list has.
     pub masters: u16,
+    /// Whether the sender has heard that the receiver's list is another one.
+    pub differs: bool,
     pub voter: VoterRecord,
     /// Whether it may have forgotten promises.
     pub blank: bool,
@@ -115,6 +119,10 @@ struct OtherMaster {
     heard_at: Option<Time>,
     /// Since when it is known to be blank.
     blank_since: Option<Time>,
+    /// Whether its list is another one. Nothing else that it says counts.
+    differs: bool,
+    /// Whether it was reported that it is here.
+    is_reported: bool,
 }
 
 /// A peer that is connected while this master does not lead.
@@ -157,6 +165,8 @@ pub struct Coordinator {
     stand_after: Time,
     /// When to say again that no master can lead.
     warn_at: Time,
+    /// When to say again that a process claims to be a master that it cannot be.
+    warn_impostor_at: Time,
     /// The lease that decides who leads, if there is one.
     lease: Option<LeaseState>,
     /// The master that is heard to lead.
@@ -183,6 +193,7 @@ impl Coordinator {
             leaderless_since: None,
             stand_after: Time::ZERO,
             warn_at: Time::ZERO,
+            warn_impostor_at: Time::ZERO,
             lease: None,
             follows: None,
             reported: None,
@@ -302,10 +313,10 @@ impl Coordinator {
         self.advance(now);
     }
 
-    /// Handles a message of another master. A message that claims to be from an unknown master is ignored.
+    /// Handles a message of another master. A message of a master with another list is ignored.
     pub fn handle_master_message(&mut self, now: Time, message: MasterMessage) {
         self.begin(now);
-        if !self.others.contains_key(&message.sender()) || !message.is_plausible() {
+        if self.lease.is_some() || !message.is_plausible() || !self.check_list(now, &message) {
             return;
         }
         match message {
@@ -315,13 +326,65 @@ impl Coordinator {
         self.advance(now);
     }
 
+    /// Whether a message is of a master with the same list. Reports one that has another list.
+    fn check_list(&mut self, now: Time, message: &MasterMessage) -> bool {
+        let from = message.sender();
+        let here = (self.list.me, self.list.len());
+        let (is_told, there) = match message {
+            MasterMessage::Status(status) => (status.differs, Some((status.to, status.masters))),
+            MasterMessage::Ask { .. } => (false, None),
+        };
+        let differs = is_told || there.is_some_and(|there| there != here);
+        let event = Event::ListsDiffer { master: from, here, there: there.filter(|there| *there != here) };
+        let Some(other) = self.others.get_mut(&from) else {
+            if self.warn_impostor_at <= now {
+                self.warn_impostor_at = now + self.config.timing.master_return_max;
+                self.notify(event);
+            }
+            return false;
+        };
+        if there.is_none() {
+            // A status comes before a request, and has told.
+            return !other.differs && other.status.is_some();
+        }
+        let is_new = differs && !other.differs;
+        if differs {
+            *other = OtherMaster { is_reported: other.is_reported, ..OtherMaster::default() };
+        }
+        other.differs = differs;
+        if is_new {
+            self.notify(event);
+            self.send_status(from);
+        }
+        !differs
+    }
+
     /// Handles the end of the connection that another master had dialled.
     pub fn handle_master_lost(&mut self, now: Time, from: u16) {
         self.begin(now);
         if let Some(other) = self.others.get_mut(&from) {
-            other.heard_at = None;
+            (other.heard_at, other.differs) = (None, false);
         }
         self.advance(now);
+    }
+
+    /// Reports masters that are here now, or not any more.
+    fn report_others(&mut self, now: Time) {
+        let silence_max = self.config.timing.silence_max;
+        let is_heard = |other: &OtherMaster| other.heard_at.is_some_and(|at| at + silence_max > now);
+        let here = 1 + self.others.values().filter(|other| is_heard(other)).count();
+        let mut events = Vec::new();
+        for (index, other) in &mut self.others {
+            let is_here = is_heard(other);
+            if core::mem::replace(&mut other.is_reported, is_here) != is_here {
+                let masters = (here, usize::from(self.list.len()));
+                events.push(match is_here {
+                    true => Event::MasterHere(*index, masters),
+                    false => Event::MasterGone(*index, masters),
+                });
+            }
+        }
+        events.into_iter().for_each(|event| self.notify(event));
     }
 
     /// The connection to another master is up.
@@ -396,9 +459,8 @@ impl Coordinator {
             let sends = leadership.lead_messages(charter);
             self.actions.extend(sends);
         }
-        for to in self.others.keys().copied().collect::<Vec<_>>() {
-            self.send_status(to);
-        }
+        self.report_others(now);
+        self.tell_masters();
         if !matches!(self.role, Role::Leader(_)) {
             self.greet_waiting();
         }
@@ -435,7 +497,9 @@ impl Coordinator {
         let leadership = self.leadership();
         let status = MasterStatus {
             from: self.list.me,
+            to,
             masters: self.list.len(),
+            differs: self.others.get(&to).is_some_and(|other| other.differs),
             voter: self.voter.clone(),
             blank: self.blank,
             leads: leadership.map(|leadership| leadership.last_beat()),

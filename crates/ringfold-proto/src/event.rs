@@ -76,6 +76,17 @@ pub enum Event {
     Follows(u16, Term),
     /// No master leads, as far as this one knows.
     Leaderless,
+    /// Another master is here, by its position in the list; and how many of the listed ones are.
+    MasterHere(u16, (usize, usize)),
+    /// Another master is not here any more.
+    MasterGone(u16, (usize, usize)),
+    /// A master has another list, or says that this one has. Positions and lengths: of this master here, and as the other one
+    /// has it.
+    ListsDiffer {
+        master: u16,
+        here: (u16, u16),
+        there: Option<(u16, u16)>,
+    },
     /// No master leads, and this one cannot: it has so many of the votes. So many more masters are here that are new, or have
     /// restarted, and cannot vote yet. Those in `missing` are not heard, by their positions in the list.
     NoMajority {
@@ -191,6 +202,29 @@ impl fmt::Display for Event {
                 Ok(())
             }
             Self::Leaderless => write!(f, "no active master is known"),
+            Self::MasterHere(master, (here, all)) => {
+                write!(f, "master {} of the list is here: {here} of {all} masters are", master + 1)
+            }
+            Self::MasterGone(master, (here, all)) => {
+                write!(
+                    f,
+                    "master {} of the list is not here any more: {here} of {all} masters are",
+                    master + 1
+                )
+            }
+            Self::ListsDiffer { master, here: (me, masters), there } => {
+                write!(f, "ignoring master {}: ", master + 1)?;
+                match there {
+                    None => write!(f, "it has another list of masters than this one")?,
+                    Some((to, theirs)) => write!(
+                        f,
+                        "in its list of masters this one is number {} of {theirs}, in the list of this one number {} of {masters}",
+                        to + 1,
+                        me + 1
+                    )?,
+                }
+                write!(f, "; start all masters with the same list, in the same order")
+            }
         }
     }
 }

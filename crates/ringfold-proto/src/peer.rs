@@ -141,6 +141,8 @@ pub struct Peer {
     voter: VoterRecord,
     /// When the master was lost, until it is back.
     master_lost_since: Option<Time>,
+    /// Why each master could not be used, as the driver says.
+    known_of_masters: String,
     next_heartbeat: Time,
     heard_peers: BTreeSet<PeerId>,
     /// Peers whose links broke and are not up again.
@@ -179,6 +181,7 @@ impl Peer {
             unanswered_since: None,
             voter: VoterRecord::default(),
             master_lost_since: None,
+            known_of_masters: String::new(),
             next_heartbeat: Time::ZERO,
             heard_peers: BTreeSet::new(),
             ended_links: BTreeSet::new(),

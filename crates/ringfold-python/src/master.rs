@@ -18,7 +18,7 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    #[pyo3(signature = (address, token=None, tls=None, masters=None, recover=None, recover_after=None, recover_min=None))]
+    #[pyo3(signature = (address, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
@@ -26,10 +26,14 @@ impl Master {
         token: Option<String>,
         tls: Option<Vec<String>>,
         masters: Option<Vec<String>>,
+        this_master: Option<usize>,
         recover: Option<String>,
         recover_after: Option<f64>,
         recover_min: Option<usize>,
     ) -> PyResult<Self> {
+        if this_master == Some(0) {
+            return Err(PyValueError::new_err("invalid this_master 0: positions begin with 1"));
+        }
         let recover = recover.map(|text| text.parse::<ringfold::Recover>()).transpose();
         let recover = recover.map_err(PyValueError::new_err)?;
         let seconds = recover_after.map(Duration::try_from_secs_f64).transpose();
@@ -46,6 +50,9 @@ impl Master {
             }
             if let Some(masters) = masters {
                 builder = builder.masters(masters);
+            }
+            if let Some(position) = this_master {
+                builder = builder.this_master(position - 1);
             }
             if let Some(policy) = recover {
                 builder = builder.recover(policy);

@@ -18,7 +18,7 @@ use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
 use crate::relay::VolunteerRelay;
 use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
-use crate::uplink::{Uplink, UplinkEvent};
+use crate::uplink::{MasterSearch, Uplink, UplinkEvent};
 use crate::workspace::FinalRanges;
 use crate::{Error, limits};
 use device_ops::DeviceOps;
@@ -50,6 +50,7 @@ pub(crate) struct Driver {
     machine: Peer,
     plane: DataPlane,
     uplink: Uplink,
+    search: MasterSearch,
     reports: WorkerReports,
     directory: Arc<Directory>,
     reductions: HashMap<CallId, Reduction>,
@@ -118,6 +119,7 @@ impl Driver {
             machine: Peer::new(config),
             plane: DataPlane::new(mesh, stall_after, true),
             uplink,
+            search: MasterSearch::default(),
             reports,
             directory,
             reductions: HashMap::new(),
@@ -245,11 +247,15 @@ impl Driver {
     }
 
     fn hear_master(&mut self, now: Time) {
+        if self.search.has_begun() && self.machine.has_master() {
+            self.search = MasterSearch::default();
+        }
         while let Some(event) = self.uplink.next_event() {
             match event {
                 UplinkEvent::Connected(conn, run) => {
                     self.plane.mesh().set_run(run);
                     self.directory.set_run(run);
+                    self.machine.note_masters(self.uplink.troubles());
                     self.machine.handle_connected(now, conn);
                 }
                 UplinkEvent::DialFailed { why, retryable } => {
@@ -262,6 +268,17 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Notes why masters could not be used, and warns if none is active for a while.
+    fn note_search(&mut self, now: Time) {
+        let troubles = self.uplink.troubles();
+        if let Some(time) = self.search.dialled(now)
+            && !troubles.is_empty()
+        {
+            tracing::warn!("no active master for {} s: {troubles}", time.as_secs());
+        }
+        self.machine.note_masters(troubles);
     }
 
     /// A member has connected for shared state or a probe.
@@ -390,7 +407,10 @@ impl Driver {
 
     fn act(&mut self, now: Time, action: PeerAction) {
         match action {
-            PeerAction::DialMaster => self.uplink.dial(now),
+            PeerAction::DialMaster => {
+                self.uplink.dial(now);
+                self.note_search(now);
+            }
             PeerAction::PreferMaster(addresses) => self.uplink.prefer(&addresses),
             PeerAction::Send { conn, message } => self.uplink.send(conn, &message),
             PeerAction::Close { conn } => self.uplink.close(conn),

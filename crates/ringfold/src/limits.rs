@@ -71,5 +71,8 @@ pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }
 
+/// After how long the search for an active master is logged.
+pub(crate) const WARN_SEARCH_AFTER: Duration = Duration::from_secs(5);
+
 /// How long one of several masters may take to answer a dial, before the next one is dialled.
 pub(crate) const ONE_MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);

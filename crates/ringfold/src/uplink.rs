@@ -14,12 +14,11 @@ use ringfold_proto::time::Time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The connection to the master, or the attempt to make it.
 pub(crate) struct Uplink {
-    /// The masters: each one's address as the user wrote it, and what it resolves to.
-    masters: Vec<(String, Vec<SocketAddr>)>,
+    masters: Vec<ListedMaster>,
     /// The one to dial.
     next: usize,
     /// Why those before it could not be connected to since the last connection.
@@ -37,6 +36,15 @@ pub(crate) struct Uplink {
     events: VecDeque<UplinkEvent>,
 }
 
+/// A master of the list.
+struct ListedMaster {
+    /// Its address as the user wrote it.
+    name: String,
+    addresses: Vec<SocketAddr>,
+    /// Why it could not be used when it was last tried.
+    trouble: Option<String>,
+}
+
 type Control = ControlConnection<Numbered<ToPeer>>;
 
 enum State {
@@ -44,6 +52,8 @@ enum State {
     Dialing(Box<Dialer>),
     Up(ConnId, Box<Control>),
 }
+
+const CONNECTION_ENDED: &str = "its connection ended";
 
 /// What happened.
 pub(crate) enum UplinkEvent {
@@ -58,15 +68,16 @@ pub(crate) enum UplinkEvent {
 }
 
 impl Uplink {
-    /// Not connected.
+    /// Not connected. The masters: each one's address as the user wrote it, and what it resolves to.
     pub(crate) fn new(
         masters: Vec<(String, Vec<SocketAddr>)>,
         token: JoinToken,
         me: PeerId,
         poller: &Arc<Poller>,
     ) -> Self {
+        let listed = |(name, addresses)| ListedMaster { name, addresses, trouble: None };
         Self {
-            masters,
+            masters: masters.into_iter().map(listed).collect(),
             next: 0,
             failures: Vec::new(),
             token,
@@ -113,6 +124,7 @@ impl Uplink {
         if let State::Up(conn, control) = mem::replace(&mut self.state, State::Down) {
             control.connection.unwatch();
             self.stale.push((conn, control));
+            self.note_trouble(self.unanswered().into());
             self.turn();
         }
         let credentials = Credentials {
@@ -120,7 +132,7 @@ impl Uplink {
             target: DialTarget::master(),
             secret: self.token.secret(),
         };
-        let addresses = self.masters.get(self.next).map_or(&[][..], |(_, addresses)| addresses);
+        let addresses = self.masters.get(self.next).map_or(&[][..], |master| &master.addresses);
         let mut timing = DialTiming::default();
         if self.masters.len() > 1 {
             timing.answer_max = limits::ONE_MASTER_ANSWER_MAX;
@@ -129,12 +141,45 @@ impl Uplink {
         self.state = State::Dialing(Box::new(dialer));
     }
 
-    /// Dials the master at these addresses next, if it is one of the list.
+    /// The master stands by: dials the active one at these addresses next, if it is one of the list.
     pub(crate) fn prefer(&mut self, addresses: &[SocketAddr]) {
-        let is_it = |known: &[SocketAddr]| known.iter().any(|address| addresses.contains(address));
-        match self.masters.iter().position(|(_, known)| is_it(known)) {
-            Some(index) => self.next = index,
-            None => self.turn(),
+        let texts = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+        let is_it = |master: &ListedMaster| master.addresses.iter().any(|known| addresses.contains(known));
+        match self.masters.iter().position(is_it) {
+            Some(index) => {
+                self.note_trouble(format!("it stands by, the active master is {texts}"));
+                self.next = index;
+            }
+            None => {
+                self.note_trouble(format!(
+                    "it stands by, the active master is {texts}, which is not in the list of this peer: give the peer the list of \
+                     all masters"
+                ));
+                self.turn();
+            }
+        }
+    }
+
+    /// Why each master could not be used when it was last tried.
+    pub(crate) fn troubles(&self) -> String {
+        let text = |master: &ListedMaster| {
+            master.trouble.as_ref().map(|trouble| format!("{}: {trouble}", master.name))
+        };
+        self.masters.iter().filter_map(text).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The trouble with a master that is connected and does not answer.
+    fn unanswered(&self) -> &'static str {
+        match self.masters.len() {
+            1 => "connected, but it does not answer",
+            _ => "connected, but it is not active: its log says why",
+        }
+    }
+
+    /// Why the master that was dialled last could not be used.
+    fn note_trouble(&mut self, why: String) {
+        if let Some(master) = self.masters.get_mut(self.next) {
+            master.trouble = Some(why);
         }
     }
 
@@ -160,6 +205,7 @@ impl Uplink {
         {
             self.events.push_back(UplinkEvent::Lost(*conn));
             self.state = State::Down;
+            self.note_trouble(CONNECTION_ENDED.into());
             self.turn();
         }
     }
@@ -201,6 +247,7 @@ impl Uplink {
                 self.conns += 1;
                 let conn = ConnId(self.conns);
                 self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));
+                self.note_trouble(self.unanswered().into());
                 self.events.push_back(UplinkEvent::Connected(conn, established.run));
             }
             Ok(None) => match dialer.failures().iter().find(|(_, rejection)| rejection.is_final()) {
@@ -213,8 +260,9 @@ impl Uplink {
 
     /// A master could not be connected to. Fails when all have been tried.
     fn fail_dial(&mut self, now: Time, why: &dyn core::fmt::Display, retryable: bool) {
-        let name = self.masters.get(self.next).map_or("no master", |(name, _)| name);
+        let name = self.masters.get(self.next).map_or("no master", |master| &master.name);
         self.failures.push(format!("{name}: {why}"));
+        self.note_trouble(why.to_string());
         self.turn();
         if retryable && self.failures.len() < self.masters.len() {
             return self.dial(now);
@@ -240,9 +288,36 @@ impl Uplink {
             Ok(_) => self.state = State::Up(conn, control),
             Err(_) => {
                 self.events.push_back(UplinkEvent::Lost(conn));
+                self.note_trouble(CONNECTION_ENDED.into());
                 self.turn();
             }
         }
+    }
+}
+
+/// The search for an active master.
+#[derive(Default)]
+pub(crate) struct MasterSearch {
+    since: Option<Time>,
+    warn_at: Option<Time>,
+}
+
+impl MasterSearch {
+    /// Whether a master was dialled.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Notes a dial. Returns how long the search has taken if it is time to warn: after 5 s, 10 s, 20 s and so on.
+    pub(crate) fn dialled(&mut self, now: Time) -> Option<Duration> {
+        let since = *self.since.get_or_insert(now);
+        let warn_at = self.warn_at.get_or_insert(since + limits::WARN_SEARCH_AFTER);
+        if now < *warn_at {
+            return None;
+        }
+        let time = now.since(since);
+        *warn_at = now + time;
+        Some(time)
     }
 }
 
@@ -256,7 +331,6 @@ mod tests {
     use ringfold_proto::hello::Hello;
     use std::io::Write;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     #[test]
     fn a_stranger_at_one_address_does_not_fail_the_dial_of_a_slow_master() {

@@ -80,7 +80,7 @@ class Run:
     finished by the remaining peers, even by a single one.
 
     Arguments:
-        address: the address of the master, ``"host:port"``.
+        address: the address of the master, ``"host:port"``; if there are several masters, all of them, separated by commas.
         state: the shared state.
         peers_min: no step begins with fewer peers in the group.
         wait_timeout: the timeout in seconds of the wait for them (``TimeoutError``); ``None`` waits without a limit.

@@ -7,3 +7,4 @@ mod headers;
 mod install;
 mod running;
 mod seed;
+mod standby;

@@ -18,6 +18,11 @@ pub struct Running {
 impl Running {
     /// Starts a program; its input stays open until it is waited for.
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(program, arguments, &[])
+    }
+
+    /// As [`Running::start`], with these environment variables.
+    pub fn start_with(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = program.file_name().unwrap().to_string_lossy();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -29,6 +34,8 @@ impl Running {
             .env("PCCL_LOG_LEVEL", "INFO")
             .env_remove("PCCL_JOIN_TOKEN")
             .env_remove("PCCL_JOIN_TOKEN_FILE")
+            .env_remove("RINGFOLD_MASTERS")
+            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(File::create(&output).unwrap())
             .stderr(File::create(&errors).unwrap())
@@ -37,9 +44,14 @@ impl Running {
         Self { child, what: format!("{name} {}", arguments.join(" ")), output, errors }
     }
 
+    /// Ends its input.
+    pub fn end_input(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     /// Ends its input, and waits for an end with exit code 0.
     pub fn succeed(mut self, timeout: Duration) {
-        drop(self.child.stdin.take());
+        self.end_input();
         let deadline = Instant::now() + timeout;
         loop {
             match self.child.try_wait().unwrap() {
@@ -60,8 +72,17 @@ impl Running {
 
     /// Waits until it has printed this.
     pub fn wait_for(&mut self, words: &str, timeout: Duration) {
+        self.wait_until(words, timeout, Self::printed);
+    }
+
+    /// Waits until this is in its log, or another error.
+    pub fn wait_for_error(&mut self, words: &str, timeout: Duration) {
+        self.wait_until(words, timeout, |process| fs::read_to_string(&process.errors).unwrap_or_default());
+    }
+
+    fn wait_until(&mut self, words: &str, timeout: Duration, printed: impl Fn(&Self) -> String) {
         let deadline = Instant::now() + timeout;
-        while !self.printed().contains(words) {
+        while !printed(self).contains(words) {
             let ended = self.child.try_wait().unwrap();
             let waits = ended.is_none() && Instant::now() < deadline;
             assert!(waits, "{} did not print {words:?}: {ended:?}\n{}", self.what, self.output());
@@ -89,7 +110,7 @@ impl Drop for Running {
 
 /// A master process.
 pub struct RunningMaster {
-    process: Running,
+    pub process: Running,
     /// Where it listens.
     pub address: String,
 }
@@ -97,8 +118,13 @@ pub struct RunningMaster {
 impl RunningMaster {
     /// Starts a master on this port of 127.0.0.1; 0 is any.
     pub fn start(port: u16) -> Self {
+        Self::start_with(port, &[])
+    }
+
+    /// As [`RunningMaster::start`], with these environment variables.
+    pub fn start_with(port: u16, environment: &[(&str, &str)]) -> Self {
         let program = Source::program("master.c", Language::C99).compile();
-        let mut process = Running::start(&program, &[&port.to_string()]);
+        let mut process = Running::start_with(&program, &[&port.to_string()], environment);
         process.wait_for("\n", Duration::from_secs(20));
         let address = format!("127.0.0.1:{}", process.printed().trim());
         Self { process, address }

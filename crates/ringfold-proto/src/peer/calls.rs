@@ -236,7 +236,10 @@ impl Peer {
         let Some(call) = self.calls.get_mut(&id) else { return };
         match &mut call.kind {
             CallKind::Vote { .. } => {}
-            CallKind::Connect => self.end_membership(Failure::MasterLost(MasterLoss::NotAccepted)),
+            CallKind::Connect => {
+                let loss = self.unregistered_loss().unwrap_or(MasterLoss::NotAccepted);
+                self.end_membership(Failure::MasterLost(loss));
+            }
             CallKind::Reduce(reduce) => match reduce.progress.clone() {
                 ReduceProgress::WaitingForEpoch => {
                     let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };

@@ -78,6 +78,22 @@ impl Peer {
         }
     }
 
+    /// Notes why each master could not be used so far, for the error if none returns.
+    pub fn note_masters(&mut self, known: String) {
+        self.known_of_masters = known;
+    }
+
+    /// Why this peer is lost if no master has ever answered it.
+    pub(super) fn unregistered_loss(&self) -> Option<MasterLoss> {
+        let is_registered = self.incarnation != Incarnation::default();
+        (!is_registered).then(|| MasterLoss::NoneActive(self.known_of_masters.clone()))
+    }
+
+    /// Whether the master has answered on the current connection.
+    pub fn has_master(&self) -> bool {
+        self.can_send
+    }
+
     /// A master leads, or asks for this peer's vote. Supports it, unless a later one was promised support.
     pub(super) fn handle_lead(&mut self, conn: ConnId, term: Term, beat: u64, charter: Option<&Charter>) {
         let said = VoterRecord { promised: term, charter: charter.unwrap_or(&self.voter.charter).clone() };
@@ -114,7 +130,9 @@ impl Peer {
         }
         let timing = self.config.timing;
         if self.master_lost_since.is_some_and(|since| since + timing.master_return_max <= now) {
-            return self.end_membership(Failure::MasterLost(MasterLoss::NotReturned));
+            let not_returned = || MasterLoss::NotReturned(self.known_of_masters.clone());
+            let loss = self.unregistered_loss().unwrap_or_else(not_returned);
+            return self.end_membership(Failure::MasterLost(loss));
         }
         let is_due = self.next_heartbeat <= now;
         if is_due {

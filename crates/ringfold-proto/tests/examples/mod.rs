@@ -102,7 +102,9 @@ examples! {
 between_masters: MasterMessage {
     "status", MasterMessage::Status(_) => MasterMessage::Status(Box::new(MasterStatus {
         from: 2,
+        to: 1,
         masters: 3,
+        differs: true,
         voter: voter(),
         blank: true,
         leads: Some(70),

@@ -1,7 +1,8 @@
 //! Several masters: which one leads, and when it may decide.
 
 use super::test_run::{ms, secs};
-use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage};
+use ringfold_proto::charter::VoterRecord;
+use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage, MasterStatus};
 use ringfold_proto::event::{Event, StepDown};
 use ringfold_proto::id::{ConnId, GroupId, PeerId};
 use ringfold_proto::master::{MasterAction, MasterConfig};
@@ -45,6 +46,8 @@ struct Council {
     queue: VecDeque<(Node, Node, Packet)>,
     cuts: BTreeSet<(Node, Node)>,
     events: Vec<(usize, Event)>,
+    /// The first two masters are swapped in the list of this one.
+    swapped: Option<usize>,
 }
 
 fn address(master: usize) -> SocketAddr {
@@ -64,7 +67,13 @@ impl Council {
             queue: VecDeque::new(),
             cuts: BTreeSet::new(),
             events: Vec::new(),
+            swapped: None,
         }
+    }
+
+    /// The master at a position of another one's list.
+    fn listed(&self, index: usize, position: usize) -> usize {
+        if self.swapped == Some(index) && position < 2 { 1 - position } else { position }
     }
 
     /// Masters that run, and peers that are members.
@@ -88,7 +97,7 @@ impl Council {
             relays: Vec::new(),
             seed: [self.starts; 32],
         };
-        let addresses = (0..self.masters.len()).map(|i| vec![address(i)]).collect();
+        let addresses = (0..self.masters.len()).map(|i| vec![address(self.listed(index, i))]).collect();
         let list = match self.masters.len() {
             1 => MasterList::single(),
             _ => MasterList { addresses, me: index as u16 },
@@ -224,7 +233,8 @@ impl Council {
                 self.masters[index].iter_mut().for_each(|m| m.handle_lost(self.now, conn));
             }
             MasterAction::SendMaster { to, message } => {
-                self.queue.push_back((Master(index), Master(usize::from(to)), Packet::Masters(message)));
+                let to = self.listed(index, usize::from(to));
+                self.queue.push_back((Master(index), Master(to), Packet::Masters(message)));
             }
             MasterAction::Notify(event) => self.events.push((index, event)),
             MasterAction::SolveTour(_) | MasterAction::SetMembers(_) => {}
@@ -291,6 +301,26 @@ impl Council {
 
     fn master_of(&self, peer: usize) -> Option<usize> {
         self.peers[peer].conn.and_then(|conn| self.conns.get(&conn)).map(|(_, master)| *master)
+    }
+
+    /// A master hears of another one that has this position and length of its list.
+    fn hear(&mut self, index: usize, from: u16, (to, masters): (u16, u16)) {
+        let status = MasterStatus {
+            from,
+            to,
+            masters,
+            differs: false,
+            voter: VoterRecord::default(),
+            blank: true,
+            leads: None,
+            follows: None,
+            echo: Default::default(),
+            vouches: false,
+        };
+        let message = MasterMessage::Status(Box::new(status));
+        let now = self.now;
+        self.masters[index].iter_mut().for_each(|m| m.handle_master_message(now, message.clone()));
+        self.settle();
     }
 
     fn saw(&self, index: usize, is_it: impl Fn(&Event) -> bool) -> bool {
@@ -469,4 +499,53 @@ fn decisions_wait_for_the_majority() {
     council.heal();
     council.advance(ms(600));
     assert!(council.saw(0, is_registered) || council.saw(1, is_registered));
+}
+
+#[test]
+fn a_master_with_another_list_is_ignored_and_all_say_so() {
+    let mut council = Council::new(3);
+    council.swapped = Some(2);
+    (0..3).for_each(|index| council.start(index));
+    council.advance(secs(10));
+    assert!(council.leaders().is_empty(), "not all are there with the same list");
+    let differs = |event: &Event, with| matches!(event, Event::ListsDiffer { master, .. } if *master == with);
+    for (index, with) in [(0, 2), (1, 2), (2, 0), (2, 1)] {
+        let warnings =
+            council.events.iter().filter(|(at, event)| *at == index && differs(event, with as u16));
+        assert_eq!(warnings.count(), 1, "{index} of {with}");
+    }
+    assert!(!council.saw(0, |event| differs(event, 1)));
+    // It is started again with the right list.
+    council.kill(2);
+    council.swapped = None;
+    council.start(2);
+    council.advance(secs(3));
+    assert_eq!(council.leaders(), [0]);
+}
+
+#[test]
+fn a_master_with_a_longer_list_is_ignored() {
+    let mut council = Council::with_members(2, 1);
+    assert_eq!(council.leaders(), [0]);
+    council.hear(0, 1, (0, 3));
+    let is_it = |event: &Event| matches!(event, Event::ListsDiffer { master: 1, there: Some((0, 3)), .. });
+    assert!(council.saw(0, is_it));
+    // One that claims to be this master.
+    council.hear(0, 0, (1, 2));
+    assert!(council.saw(0, |event| matches!(event, Event::ListsDiffer { master: 0, .. })));
+}
+
+#[test]
+fn masters_that_come_and_go_are_reported() {
+    let mut council = Council::with_members(3, 2);
+    assert!(council.saw(0, |event| *event == Event::MasterHere(2, (3, 3))));
+    council.kill(2);
+    council.advance(secs(1));
+    for index in [0, 1] {
+        assert!(council.saw(index, |event| *event == Event::MasterGone(2, (2, 3))));
+    }
+    let before = council.events.len();
+    council.start(2);
+    council.advance(secs(1));
+    assert!(council.events[before..].contains(&(0, Event::MasterHere(2, (3, 3)))));
 }

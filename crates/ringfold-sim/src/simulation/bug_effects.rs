@@ -147,7 +147,7 @@ impl Simulation {
             && let Some(beat) = status.leads
         {
             let echo = (status.voter.promised, beat);
-            let forged = MasterStatus { from: to, leads: None, echo, ..(**status).clone() };
+            let forged = MasterStatus { from: to, to: status.from, leads: None, echo, ..(**status).clone() };
             let message = MasterMessage::Status(Box::new(forged));
             self.call_master(index, |master, now| master.handle_master_message(now, message));
         }

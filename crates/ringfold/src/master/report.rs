@@ -17,6 +17,8 @@ pub(super) fn report(event: &Event) {
         | Event::SteppedDown(..)
         | Event::Leaderless
         | Event::NoMajority { .. }
+        | Event::MasterGone(..)
+        | Event::ListsDiffer { .. }
         | Event::AwaitsReturn { .. }
         | Event::Recovered(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
@@ -33,6 +35,7 @@ pub(super) fn report(event: &Event) {
         | Event::EpochKept(_)
         | Event::Stands(_)
         | Event::Leads(_)
+        | Event::MasterHere(..)
         | Event::Follows(..)
         | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{text}"),
         Event::EpochProposed(..)
