@@ -10,12 +10,13 @@ use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
 use crate::quic::QuicState;
-use crate::tls::PeerIdentity;
+use crate::tls::{PeerIdentity, peer_of};
 use crate::traffic::Direction;
 use crate::transport::Transport;
 use core::time::Duration;
 use pause::Pause;
 use ringfold_plan::medium::Ticket;
+use ringfold_proto::claim::CertificateChain;
 use ringfold_proto::handshake::{Binding, CertificateProblem};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
@@ -156,6 +157,14 @@ impl Connection {
     /// Who the other end of a TLS connection is, as its certificate says, checked as of now; none if this end uses no certificates.
     pub fn peer_identity(&self) -> Option<Result<PeerIdentity, CertificateProblem>> {
         self.poller.security().ok()?.check(&self.transport.peer_certificates()?)
+    }
+
+    /// The certificates of the run that the other end shows, and the id that belongs to its key; none if this end uses none.
+    pub fn peer_chain(&self) -> Option<(PeerId, CertificateChain)> {
+        self.poller.security().ok().filter(|security| security.has_certificates())?;
+        let chain = self.transport.peer_certificates()?;
+        let peer = peer_of(chain.first()?)?;
+        Some((peer, CertificateChain(chain.iter().map(|certificate| certificate.to_vec()).collect())))
     }
 
     /// What the protocol below proves of the other end, once something has come through it; none without encryption.

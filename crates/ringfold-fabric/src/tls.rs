@@ -6,6 +6,7 @@
 //! id is a hash of its public key, so nobody can use the id of another.
 
 mod certificates;
+mod claims;
 mod exporter;
 pub mod issue;
 mod records;
@@ -14,6 +15,7 @@ mod session;
 
 pub(crate) use certificates::TrustedRun;
 pub use certificates::{PeerIdentity, TlsFiles};
+pub use claims::ClaimSigner;
 pub use ringfold_proto::handshake::Role;
 pub(crate) use security::TlsConfigs;
 pub(crate) use security::{BINDING_LABEL, peer_of};

@@ -4,6 +4,7 @@
 
 use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, WaitingPeer};
 use crate::charter::Charter;
+use crate::claim::{CertificateChain, Signature};
 use crate::coordinator::MasterMessage;
 use crate::descriptor::{Descriptor, Weight};
 use crate::epoch::{EpochDescription, Member};
@@ -84,15 +85,20 @@ impl Bounded for Numbered<ToPeer> {
 
     fn check(&self) -> Result<(), LimitExceeded> {
         match &self.message {
-            ToPeer::EpochProposed { description, ended, attributes: _ } => {
+            ToPeer::EpochProposed { description, ended, signature, attributes: _ } => {
+                check_signature(signature.as_deref())?;
                 check_description(description)?;
                 check_cause(ended)
             }
-            ToPeer::EpochOpened { missing, network, .. } => {
+            ToPeer::EpochOpened { missing, network, signature, .. } => {
+                check_signature(signature.as_deref())?;
                 at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)?;
                 check_network(network.as_deref())
             }
-            ToPeer::Decided { outcome, .. } => check_outcome(outcome),
+            ToPeer::Decided { outcome, signature, .. } => {
+                check_signature(signature.as_deref())?;
+                check_outcome(outcome)
+            }
             ToPeer::Answer { answer, .. } => match answer {
                 Answer::StateRejected(rejection) => check_rejection(rejection),
                 Answer::Failed(cause) => check_cause(cause),
@@ -107,7 +113,10 @@ impl Bounded for Numbered<ToPeer> {
                 check_peers(&note.missing)?;
                 note.missing.iter().try_for_each(|missing| check_name(&missing.who.name))
             }
-            ToPeer::Lead { charter, .. } => charter.as_deref().map_or(Ok(()), check_charter),
+            ToPeer::Lead { charter, signature, .. } => {
+                check_signature(signature.as_deref())?;
+                charter.as_deref().map_or(Ok(()), check_charter)
+            }
             ToPeer::Redirect { addresses } => check_addresses(addresses),
             ToPeer::Registered { .. }
             | ToPeer::Candidate { .. }
@@ -192,14 +201,31 @@ fn check_join(join: &Join) -> Result<(), LimitExceeded> {
 fn check_resume(resume: &Resume) -> Result<(), LimitExceeded> {
     check_join(&resume.join)?;
     check_charter(&resume.voter.charter)?;
+    check_signature(resume.charter_signature.as_deref())?;
+    at_most("certificate chains", resume.chains.len(), limits::CHAINS_IN_RESUME_MAX)?;
+    resume.chains.iter().try_for_each(check_chain)?;
     at_most("epochs", resume.epochs.len(), limits::EPOCHS_IN_RESUME_MAX)?;
-    resume.epochs.iter().try_for_each(|EpochRecord { description, ops, .. }| {
+    resume.epochs.iter().try_for_each(|EpochRecord { description, ops, signature, .. }| {
+        check_signature(signature.as_deref())?;
         check_description(description)?;
         ops.iter().try_for_each(check_record)
     })
 }
 
+fn check_signature(signature: Option<&Signature>) -> Result<(), LimitExceeded> {
+    let bytes = signature.map_or(0, |signature| signature.bytes.len());
+    at_most("bytes of a signature", bytes, limits::SIGNATURE_BYTES_MAX)
+}
+
+fn check_chain(CertificateChain(certificates): &CertificateChain) -> Result<(), LimitExceeded> {
+    at_most("certificates of a chain", certificates.len(), limits::CERTIFICATES_IN_CHAIN_MAX)?;
+    certificates.iter().try_for_each(|certificate| {
+        at_most("bytes of a certificate", certificate.len(), limits::CERTIFICATE_BYTES_MAX)
+    })
+}
+
 fn check_record(record: &OpRecord) -> Result<(), LimitExceeded> {
+    check_signature(record.signature.as_deref())?;
     record.descriptor.as_ref().map_or(Ok(()), check_descriptor)?;
     match &record.progress {
         OpProgress::Started | OpProgress::Done => Ok(()),

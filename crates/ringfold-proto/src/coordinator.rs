@@ -14,6 +14,7 @@ mod election;
 mod gate;
 
 use crate::charter::VoterRecord;
+use crate::claim::{Claim, Signature};
 use crate::event::{Event, StepDown};
 use crate::id::{ConnId, Incarnation, PeerId, Term};
 use crate::limits;
@@ -152,6 +153,8 @@ pub struct Coordinator {
     rng: ChaCha12Rng,
     role: Role,
     voter: VoterRecord,
+    /// The signature over the charter of this number.
+    charter_signature: Option<((Term, u64), Option<Box<Signature>>)>,
     blank: bool,
     /// The term of a master that this one voted for while it was blank. If that master leads, all masters voted for it.
     granted_blank: Option<Term>,
@@ -184,6 +187,7 @@ impl Coordinator {
             rng: ChaCha12Rng::from_seed(config.seed),
             role: Role::Standby,
             voter: VoterRecord::default(),
+            charter_signature: None,
             blank: true,
             granted_blank: None,
             others: others.map(|index| (index, OtherMaster::default())).collect(),
@@ -455,15 +459,28 @@ impl Coordinator {
     fn tick(&mut self, now: Time) {
         if let Role::Leader(leadership) = &mut self.role {
             leadership.beat(now);
-            let charter = Some(&self.voter.charter).filter(|_| self.lease.is_none());
-            let sends = leadership.lead_messages(charter);
-            self.actions.extend(sends);
         }
+        self.tell_members();
         self.report_others(now);
         self.tell_masters();
         if !matches!(self.role, Role::Leader(_)) {
             self.greet_waiting();
         }
+    }
+
+    /// Tells all peers that this master leads, with the charter for those that have not confirmed it.
+    fn tell_members(&mut self) {
+        let charter = &self.voter.charter;
+        let is_signed = self.charter_signature.as_ref().is_some_and(|(of, _)| *of == charter.number());
+        let Role::Leader(leadership) = &self.role else { return };
+        if !is_signed && self.lease.is_none() {
+            // Also one that another master made: what this one passes on, it has checked.
+            let signature = self.config.signer.sign(Claim::Charter(charter));
+            self.charter_signature = Some((charter.number(), signature));
+        }
+        let signature = self.charter_signature.as_ref().and_then(|(_, signature)| signature.as_ref());
+        let charter = Some((charter, signature)).filter(|_| self.lease.is_none());
+        self.actions.extend(leadership.lead_messages(charter));
     }
 
     /// Does what can be done now.

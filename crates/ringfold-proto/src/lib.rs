@@ -7,6 +7,7 @@
 pub mod bounded;
 pub mod cause;
 pub mod charter;
+pub mod claim;
 pub mod coordinator;
 pub mod data_header;
 mod decode_budget;

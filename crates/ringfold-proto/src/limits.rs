@@ -148,5 +148,17 @@ pub const OPS_IN_RESUME_MAX: usize = 65_536;
 /// Operations in a resume beyond which the causes of aborts are omitted.
 pub const CAUSES_IN_RESUME_MAX: usize = 2048;
 
+/// Bytes of a master's signature.
+pub const SIGNATURE_BYTES_MAX: usize = 128;
+
+/// Masters whose certificates are in a resume. A master that restores a run signs everything again, so more are not needed.
+pub const CHAINS_IN_RESUME_MAX: usize = 4;
+
+/// Certificates of one master in a resume.
+pub const CERTIFICATES_IN_CHAIN_MAX: usize = 4;
+
+/// Bytes of one certificate in a resume.
+pub const CERTIFICATE_BYTES_MAX: usize = 4096;
+
 /// Connections to a silent master that a peer keeps open until it has reconnected.
 pub const STALE_CONNECTIONS_MAX: usize = 2;

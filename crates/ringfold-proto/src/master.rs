@@ -27,6 +27,7 @@ mod sync;
 mod wait_warning;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
+use crate::claim::Signer;
 use crate::coordinator::MasterMessage;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription};
@@ -63,6 +64,8 @@ pub struct MasterConfig {
     pub appraise: Appraise,
     /// Relays for members that cannot reach each other.
     pub relays: Vec<SocketAddr>,
+    /// Signs what it decides, if the run has certificates.
+    pub signer: Signer,
     /// The seed of its randomness; must be unpredictable and new for every process.
     pub seed: [u8; 32],
 }

@@ -3,6 +3,7 @@
 
 use crate::cause::{Cause, Removal, WaitWarning};
 use crate::charter::{Charter, VoterRecord};
+use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag, Term};
@@ -122,6 +123,8 @@ pub struct OpRecord {
     /// The arguments, if this peer called it.
     pub descriptor: Option<Descriptor>,
     pub progress: OpProgress,
+    /// A master's, over the outcome, if it is known and the run has certificates.
+    pub signature: Option<Box<Signature>>,
 }
 
 /// One epoch in a [`Resume`].
@@ -130,6 +133,8 @@ pub struct EpochRecord {
     pub description: EpochDescription,
     /// Whether this peer saw it open.
     pub opened: bool,
+    /// A master's, if the run has certificates: that it was opened, or proposed.
+    pub signature: Option<Box<Signature>>,
     /// Its undecided operations, and the outcomes that others may have missed.
     pub ops: Vec<OpRecord>,
 }
@@ -155,6 +160,10 @@ pub struct Resume {
     pub attributes: Attributes,
     /// Its vote on who leads, in a run with several masters.
     pub voter: VoterRecord,
+    /// A master's, over the charter, if the run has certificates.
+    pub charter_signature: Option<Box<Signature>>,
+    /// The certificates of the masters that signed. The driver fills them in.
+    pub chains: Vec<CertificateChain>,
 }
 
 /// A vote in a phase.
@@ -268,7 +277,8 @@ pub enum Answer {
     Failed(Cause),
 }
 
-/// A message from the master to a peer.
+/// A message from the master to a peer. In a run with certificates the master signs what the peer may have to report to another
+/// master ([`crate::claim`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToPeer {
     /// The new peer is registered, and waits to be accepted.
@@ -283,7 +293,12 @@ pub enum ToPeer {
     Demoted,
     /// An epoch is proposed: connect to your neighbours. `ended` is why the epoch before it ended, for operations that the
     /// master never heard of.
-    EpochProposed { description: Box<EpochDescription>, ended: Cause, attributes: Attributes },
+    EpochProposed {
+        description: Box<EpochDescription>,
+        ended: Cause,
+        attributes: Attributes,
+        signature: Option<Box<Signature>>,
+    },
     /// All members of the epoch are ready. `missing` are the pairs without a link.
     EpochOpened {
         epoch: EpochId,
@@ -291,9 +306,11 @@ pub enum ToPeer {
         network: Option<Box<Network>>,
         attributes: Attributes,
         rounds: RoundNumbers,
+        /// Over the whole description of the epoch.
+        signature: Option<Box<Signature>>,
     },
     /// An operation was decided, whether this peer took part or not.
-    Decided { op: OpId, outcome: Outcome, attributes: Attributes },
+    Decided { op: OpId, outcome: Outcome, attributes: Attributes, signature: Option<Box<Signature>> },
     /// The answer to a vote, and the round that it ends; round 0 if it failed.
     Answer { call: CallId, phase: Phase, round: u64, answer: Answer, attributes: Attributes },
     /// Measure the link to a peer, on a connection authenticated by the epoch's key.
@@ -307,7 +324,7 @@ pub enum ToPeer {
     /// A call of this peer waits for others, for its log.
     StillWaiting(WaitWarning),
     /// This master leads in a run with several masters. The charter is here until the peer has confirmed it.
-    Lead { term: Term, beat: u64, charter: Option<Box<Charter>> },
+    Lead { term: Term, beat: u64, charter: Option<Box<Charter>>, signature: Option<Box<Signature>> },
     /// This master asks for the peer's vote.
     Candidate { term: Term },
     /// Another master leads, or should lead: connect to it.

@@ -16,6 +16,7 @@ pub use failure::{Failure, FailureKind};
 
 use crate::cause::WaitWarning;
 use crate::charter::VoterRecord;
+use crate::claim::Signature;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member, RelayAddress};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -139,6 +140,8 @@ pub struct Peer {
     unanswered_since: Option<Time>,
     /// The vote of this peer on who leads, if there are several masters.
     voter: VoterRecord,
+    /// The signature over its charter.
+    charter_signature: Option<Box<Signature>>,
     /// When the master was lost, until it is back.
     master_lost_since: Option<Time>,
     /// Why each master could not be used, as the driver says.
@@ -180,6 +183,7 @@ impl Peer {
             connected_at: Time::ZERO,
             unanswered_since: None,
             voter: VoterRecord::default(),
+            charter_signature: None,
             master_lost_since: None,
             known_of_masters: String::new(),
             next_heartbeat: Time::ZERO,
@@ -274,17 +278,17 @@ impl Peer {
                 self.handle_restored(now, incarnation, last_pending);
             }
             ToPeer::Demoted => self.handle_demoted(),
-            ToPeer::EpochProposed { description, ended, attributes } => {
+            ToPeer::EpochProposed { description, ended, attributes, signature } => {
                 self.latest = attributes;
-                self.handle_proposed(now, *description, ended);
+                self.handle_proposed(now, *description, ended, signature);
             }
-            ToPeer::EpochOpened { epoch, missing, network, attributes, rounds } => {
+            ToPeer::EpochOpened { epoch, missing, network, attributes, rounds, signature } => {
                 self.latest = attributes;
-                self.handle_opened(now, epoch, missing, network, rounds);
+                self.handle_opened(now, epoch, missing, network, rounds, signature);
             }
-            ToPeer::Decided { op, outcome, attributes } => {
+            ToPeer::Decided { op, outcome, attributes, signature } => {
                 self.latest = attributes;
-                self.handle_decided(op, outcome, attributes);
+                self.handle_decided(op, outcome, attributes, signature);
             }
             ToPeer::Answer { call, phase, round, answer, attributes } => {
                 self.latest = attributes;
@@ -297,8 +301,10 @@ impl Peer {
             ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
-            ToPeer::Lead { term, beat, charter } => self.handle_lead(conn, term, beat, charter.as_deref()),
-            ToPeer::Candidate { term } => self.handle_lead(conn, term, 0, None),
+            ToPeer::Lead { term, beat, charter, signature } => {
+                self.handle_lead(conn, term, beat, charter.as_deref(), signature);
+            }
+            ToPeer::Candidate { term } => self.handle_lead(conn, term, 0, None, None),
             ToPeer::Redirect { addresses } => self.handle_redirect(now, conn, addresses),
         }
     }

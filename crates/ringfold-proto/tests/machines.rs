@@ -1,5 +1,6 @@
 //! The guarantees of the machines, one per test, with a master and a few peers in virtual time.
 
+mod claiming;
 mod deadlines;
 mod joining;
 mod leading;
@@ -12,5 +13,6 @@ mod resetting;
 mod restarting;
 mod scale;
 mod sharing_state;
+mod signing;
 mod test_run;
 mod topology;

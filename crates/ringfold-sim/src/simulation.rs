@@ -8,6 +8,7 @@ mod faults;
 mod links;
 mod master;
 mod peer;
+mod signatures;
 mod state_fetch;
 
 use crate::network::{Network, NetworkEvent, Node, Packet};

@@ -1,6 +1,7 @@
 //! The master of an elastic run: one thread that drives the master machine over sockets.
 
 mod builder;
+mod claims;
 mod crash;
 mod etcd;
 mod limits;

@@ -1,5 +1,7 @@
 //! The connection to the master.
 
+mod signer_chains;
+
 use crate::control::ControlConnection;
 use crate::limits;
 use core::mem;
@@ -11,6 +13,7 @@ use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
+use signer_chains::SignerChains;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +30,8 @@ pub(crate) struct Uplink {
     me: PeerId,
     run: RunId,
     poller: Arc<Poller>,
+    /// Of masters, for those that come after them.
+    chains: SignerChains,
     state: State,
     conns: u64,
     /// Connections on which the master fell silent, not registered any more. The machine says when to close them.
@@ -84,6 +89,7 @@ impl Uplink {
             me,
             run: RunId(0),
             poller: poller.clone(),
+            chains: SignerChains::default(),
             state: State::Down,
             conns: 0,
             stale: Vec::new(),
@@ -188,12 +194,15 @@ impl Uplink {
         self.next = (self.next + 1) % self.masters.len().max(1);
     }
 
-    /// Sends a message, if the connection is still the one that it is meant for.
-    pub(crate) fn send(&mut self, to: ConnId, message: &Numbered<ToMaster>) {
+    /// Sends a message, if the connection is still the one that it is meant for. A resume gets the certificates that it needs.
+    pub(crate) fn send(&mut self, to: ConnId, mut message: Box<Numbered<ToMaster>>) {
+        if let ToMaster::Resume(resume) = &mut message.message {
+            self.chains.complete(resume);
+        }
         if let State::Up(conn, control) = &mut self.state
             && *conn == to
         {
-            control.send(message).expect("the machine's messages are within the limits");
+            control.send(&*message).expect("the machine's messages are within the limits");
         }
     }
 
@@ -244,6 +253,9 @@ impl Uplink {
             Ok(Some(Dialed { established, connection, .. })) => {
                 self.run = established.run;
                 self.failures.clear();
+                if let Some(chain) = connection.peer_chain() {
+                    self.chains.add(chain);
+                }
                 self.conns += 1;
                 let conn = ConnId(self.conns);
                 self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));

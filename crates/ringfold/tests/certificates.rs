@@ -14,27 +14,27 @@ const SOON: Duration = Duration::from_secs(60);
 const BRIEFLY: Duration = Duration::from_secs(3);
 
 /// The files of a run, in a directory of their own.
-struct Files(PathBuf);
+pub struct Files(PathBuf);
 
 impl Files {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ringfold-run-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// Replaces a file at once.
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path("next"), text).unwrap();
         std::fs::rename(self.path("next"), self.path(name)).unwrap();
     }
 
     /// Makes an identity, for ends that trust the CAs in another file.
-    fn identity(&self, ca: &Issued, trusted: &str, name: &str, role: Role) -> TlsFiles {
+    pub fn identity(&self, ca: &Issued, trusted: &str, name: &str, role: Role) -> TlsFiles {
         let Issued { certificate, key } = issue(ca, &PeerIdentity { name: name.into(), role }, 1).unwrap();
         let (pem, secret) = (format!("{name}.pem"), format!("{name}.key"));
         self.write(&secret, &key);
@@ -50,20 +50,20 @@ impl Drop for Files {
 }
 
 /// A run with one CA, whose certificate is in the file `ca`.
-fn run(name: &str) -> (Files, Issued) {
+pub fn run(name: &str) -> (Files, Issued) {
     let (files, ca) = (Files::new(name), new_ca("run").unwrap());
     files.write("ca", &ca.certificate);
     (files, ca)
 }
 
-fn started(builder: MasterBuilder) -> (Master, String) {
+pub fn started(builder: MasterBuilder) -> (Master, String) {
     let master = builder.listen("127.0.0.1:0").build();
     master.run().unwrap();
     let address = master.addresses()[0].to_string();
     (master, address)
 }
 
-fn with_tls(address: &str, tls: TlsFiles) -> Result<Communicator, Error> {
+pub fn with_tls(address: &str, tls: TlsFiles) -> Result<Communicator, Error> {
     let peer = Communicator::builder(address).tls(tls).shared_memory(false).build()?;
     peer.connect().map(|()| peer)
 }
@@ -73,7 +73,7 @@ fn refusal(address: &str, tls: TlsFiles) -> String {
 }
 
 /// Repeats what succeeds only when files were read again.
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + SOON;
     loop {
         if let Some(found) = attempt() {
@@ -94,7 +94,7 @@ fn await_world(peer: &Communicator, world: usize) {
 }
 
 /// Lets a peer join the members of a run.
-fn admit(members: &[&Communicator], join: impl FnOnce() -> Communicator) -> Communicator {
+pub fn admit(members: &[&Communicator], join: impl FnOnce() -> Communicator) -> Communicator {
     thread::scope(|scope| {
         for member in members {
             scope.spawn(|| await_world(member, members.len() + 1));

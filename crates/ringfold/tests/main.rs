@@ -3,6 +3,7 @@
 #[path = "../../ringfold-fabric/tests/suite/blocked.rs"]
 mod blocked;
 mod certificates;
+mod claims;
 mod communicator;
 mod cuda;
 mod error_feedback;

@@ -286,12 +286,14 @@ fn a_restarted_master_takes_a_returning_member_back_into_its_epoch() {
         previous: None,
         received: client.received,
         seniority,
-        epochs: vec![EpochRecord { description, opened: true, ops: Vec::new() }],
+        epochs: vec![EpochRecord { description, opened: true, signature: None, ops: Vec::new() }],
         rounds: RoundNumbers::default(),
         last_pending: false,
         synced: None,
         attributes,
         voter: Default::default(),
+        charter_signature: None,
+        chains: Vec::new(),
     };
     let mut client = Client::dial_as(client.peer, address, "", RunId(7)).unwrap();
     client.send_unnumbered(ToMaster::Resume(Box::new(resume)));

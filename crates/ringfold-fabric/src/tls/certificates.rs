@@ -4,6 +4,7 @@ use super::issue::{fingerprint_of, is_key_of, sign_process_key};
 use super::security::PROVIDER;
 use crate::watched::warn_if_readable_by_others;
 use core::fmt;
+use core::time::Duration;
 use parking_lot::Mutex;
 use rcgen::KeyPair;
 use ringfold_proto::handshake::{CertificateProblem, Role};
@@ -197,9 +198,41 @@ impl TrustedRun {
         chain: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<PeerIdentity, CertificateProblem> {
+        self.verify_at(chain, now).map_err(|(problem, _)| problem)
+    }
+
+    /// The same, for certificates that have expired since, no longer ago than this: all were valid at one time.
+    pub(super) fn verify_lately(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+        expired_max: Duration,
+    ) -> Result<PeerIdentity, CertificateProblem> {
+        let mut at = now;
+        loop {
+            match self.verify_at(chain, at) {
+                Err((CertificateProblem::Expired, Some(not_after)))
+                    if not_after < at && not_after.as_secs() + expired_max.as_secs() >= now.as_secs() =>
+                {
+                    at = not_after;
+                }
+                verified => return verified.map_err(|(problem, _)| problem),
+            }
+        }
+    }
+
+    /// Checks a chain as of some time. An error has the end of an expired certificate.
+    fn verify_at(
+        &self,
+        chain: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> Result<PeerIdentity, (CertificateProblem, Option<UnixTime>)> {
         use CertificateProblem::{Expired, Invalid, Missing, NotYetValid, Revoked, WrongCa};
-        let [leaf, identity] = chain else { return Err(if chain.len() < 2 { Missing } else { Invalid }) };
-        let parsed = EndEntityCert::try_from(leaf).map_err(|_| Invalid)?;
+        const INVALID: (CertificateProblem, Option<UnixTime>) = (Invalid, None);
+        let [leaf, identity] = chain else {
+            return Err((if chain.len() < 2 { Missing } else { Invalid }, None));
+        };
+        let parsed = EndEntityCert::try_from(leaf).map_err(|_| INVALID)?;
         let algorithms = PROVIDER.signature_verification_algorithms.all;
         let intermediates = std::slice::from_ref(identity);
         let path = parsed
@@ -207,26 +240,26 @@ impl TrustedRun {
                 algorithms,
                 &self.anchors,
                 intermediates,
-                now,
+                at,
                 KeyUsage::client_auth(),
                 None,
                 None,
             )
             .map_err(|error| match error {
-                webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => WrongCa,
-                webpki::Error::CertExpired { .. } => Expired,
-                webpki::Error::CertNotValidYet { .. } => NotYetValid,
-                _ => Invalid,
+                webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => (WrongCa, None),
+                webpki::Error::CertExpired { not_after, .. } => (Expired, Some(not_after)),
+                webpki::Error::CertNotValidYet { .. } => (NotYetValid, None),
+                _ => INVALID,
             })?;
         // The CA signs identities only.
         if path.intermediate_certificates().count() != 1 {
-            return Err(Invalid);
+            return Err(INVALID);
         }
-        let name = name_of(leaf).filter(|name| name_of(identity).as_ref() == Some(name)).ok_or(Invalid)?;
-        let found = PeerIdentity::parse(&name).ok_or(Invalid)?;
+        let name = name_of(leaf).filter(|name| name_of(identity).as_ref() == Some(name)).ok_or(INVALID)?;
+        let found = PeerIdentity::parse(&name).ok_or(INVALID)?;
         if self.revoked.contains(&found.name) || self.revoked.contains(&fingerprint_of(identity)) {
             tracing::warn!("the certificate of {found} was revoked");
-            return Err(Revoked);
+            return Err((Revoked, None));
         }
         Ok(found)
     }

@@ -73,6 +73,8 @@ impl From<SecurityError> for std::io::Error {
 pub struct Security {
     encryption: Encryption,
     peer: PeerId,
+    /// The key, if the run has certificates.
+    certified_key: Option<Arc<KeyPair>>,
     configs: ConfigSource,
 }
 
@@ -85,6 +87,8 @@ enum ConfigSource {
 pub(crate) struct TlsConfigs {
     pub(crate) client: ClientConfig,
     pub(crate) server: ServerConfig,
+    /// What this end shows.
+    pub(super) chain: Vec<CertificateDer<'static>>,
     /// Checks certificates, if the run has them.
     pub(crate) run: Option<Arc<TrustedRun>>,
 }
@@ -111,20 +115,24 @@ impl Security {
         let params = rcgen::CertificateParams::new(vec![NAME.into()]).map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?.der().clone();
         let configs = TlsConfigs::new(&key, vec![certificate], None).map_err(SecurityError::Keys)?;
-        Ok(Self { encryption, peer: id_of(&key), configs: ConfigSource::Fixed(Arc::new(configs)) })
+        let (peer, configs) = (id_of(&key), ConfigSource::Fixed(Arc::new(configs)));
+        Ok(Self { encryption, peer, certified_key: None, configs })
     }
 
     /// Makes new keys, and certifies them with an identity of a run. All connections are encrypted, and both ends must show
     /// certificates of the run. The files are read again when they change.
     pub fn with_certificates(files: TlsFiles) -> Result<Self, SecurityError> {
         let key = KeyPair::generate().map_err(|error| SecurityError::Keys(error.to_string()))?;
+        let key = Arc::new(key);
+        let certified_key = Some(key.clone());
         let (peer, paths) = (id_of(&key), files.paths());
         let load = move || {
             let (run, chain) = files.load(&key)?;
             TlsConfigs::new(&key, chain, Some(Arc::new(run)))
         };
         let configs = Watched::new(paths, load).map_err(SecurityError::Certificates)?;
-        Ok(Self { encryption: Encryption::Always, peer, configs: ConfigSource::Files(configs) })
+        let configs = ConfigSource::Files(configs);
+        Ok(Self { encryption: Encryption::Always, peer, certified_key, configs })
     }
 
     /// Whether both ends show certificates of a run.
@@ -154,6 +162,11 @@ impl Security {
             ConfigSource::Fixed(configs) => configs.clone(),
             ConfigSource::Files(files) => files.current(),
         }
+    }
+
+    /// The key of this end, if certificates of a run certify it.
+    pub(super) fn certified_key(&self) -> Option<&KeyPair> {
+        self.certified_key.as_deref()
     }
 
     /// The id that belongs to the keys.
@@ -215,13 +228,13 @@ impl TlsConfigs {
             .map_err(failed)?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_auth_cert(chain, private())
+            .with_client_auth_cert(chain.clone(), private())
             .map_err(failed)?;
         server.alpn_protocols = vec![ALPN.to_vec()];
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = Resumption::disabled();
         server.send_tls13_tickets = 0;
-        Ok(Self { client, server, run })
+        Ok(Self { client, server, chain, run })
     }
 }
 

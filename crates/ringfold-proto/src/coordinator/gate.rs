@@ -2,6 +2,7 @@
 
 use super::{Coordinator, LeaseState, OtherMaster, Role, unnumbered};
 use crate::charter::{Charter, Electorate, Support};
+use crate::claim::Signature;
 use crate::event::StepDown;
 use crate::id::{ConnId, PeerId, Term};
 use crate::master::{Master, MasterAction};
@@ -108,11 +109,13 @@ impl Leadership {
     }
 
     /// Tells all peers that this master leads, with the charter for those that have not confirmed it.
-    pub fn lead_messages(&self, charter: Option<&Charter>) -> Vec<MasterAction> {
+    pub fn lead_messages(&self, charter: Option<(&Charter, Option<&Box<Signature>>)>) -> Vec<MasterAction> {
         let message = |(conn, peer): (&ConnId, &PeerId)| {
             let known = self.members.get(peer).map(|confirmed| confirmed.charter);
-            let charter = charter.filter(|charter| known != Some(charter.number())).cloned().map(Box::new);
-            unnumbered(*conn, ToPeer::Lead { term: self.term, beat: self.beat, charter })
+            let news = charter.filter(|(charter, _)| known != Some(charter.number()));
+            let signature = news.and_then(|(_, signature)| signature.cloned());
+            let charter = news.map(|(charter, _)| Box::new(charter.clone()));
+            unnumbered(*conn, ToPeer::Lead { term: self.term, beat: self.beat, charter, signature })
         };
         self.conns.iter().map(message).collect()
     }
@@ -252,10 +255,7 @@ impl Coordinator {
     /// Adopts a charter of this master, and tells all voters.
     pub(super) fn set_charter(&mut self, charter: Charter) {
         self.voter.charter = charter;
-        if let Role::Leader(leadership) = &mut self.role {
-            let messages = leadership.lead_messages(Some(&self.voter.charter));
-            self.actions.extend(messages);
-        }
+        self.tell_members();
         self.tell_masters();
     }
 }

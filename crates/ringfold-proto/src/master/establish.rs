@@ -3,6 +3,7 @@
 use super::group::{EpochStage, Group};
 use super::{Master, MasterAction, TourRequest, TourSolution};
 use crate::cause::{Cause, Departure};
+use crate::claim::Claim;
 use crate::epoch::{EpochDescription, Member, MissingPair, RelayAddress};
 use crate::event::Event;
 use crate::id::{EpochId, GroupId, PeerId, Rank};
@@ -150,7 +151,9 @@ impl Master {
         let ring_names = ring.iter().map(|p| self.peer_name(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
         let attributes = self.attributes(id);
-        let message = ToPeer::EpochProposed { description: Box::new(description.clone()), ended, attributes };
+        let signature = self.config.signer.sign(Claim::Proposed(&description));
+        let description_sent = Box::new(description.clone());
+        let message = ToPeer::EpochProposed { description: description_sent, ended, attributes, signature };
         self.send_all(members.iter().copied(), &message);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
@@ -347,7 +350,9 @@ impl Master {
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
         let (missing, network) = (description.missing.clone(), description.network.clone());
-        let message = ToPeer::EpochOpened { epoch: description.id, missing, network, attributes, rounds };
+        let signature = self.config.signer.sign(Claim::Opened(description));
+        let epoch = description.id;
+        let message = ToPeer::EpochOpened { epoch, missing, network, attributes, rounds, signature };
         self.send_all(description.members.iter().map(|member| member.peer), &message);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Master;
 use crate::cause::{Cause, Departure, ProtocolViolation, WaitingPeer};
+use crate::claim::Claim;
 use crate::descriptor::Descriptor;
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
@@ -159,7 +160,8 @@ impl Master {
         }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
         self.notify(Event::OpDecided(op, outcome.clone()));
-        self.send_all(members.unwrap_or_default(), &ToPeer::Decided { op, outcome, attributes });
+        let signature = self.config.signer.sign(Claim::Decided(op, &outcome));
+        self.send_all(members.unwrap_or_default(), &ToPeer::Decided { op, outcome, attributes, signature });
     }
 
     fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {

@@ -8,6 +8,7 @@ use super::reduce::OpRound;
 use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure, JoinRejection, PeerName, ProtocolViolation};
+use crate::claim::Claim;
 use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -317,9 +318,11 @@ impl Master {
         }
         for (op, outcome) in decisions {
             self.notify(Event::OpDecided(op, outcome.clone()));
+            let signature = self.config.signer.sign(Claim::Decided(op, &outcome));
+            let message = ToPeer::Decided { op, outcome, attributes, signature };
             for (peer, resume) in returned {
                 if resume.epochs.iter().any(|e| e.description.id == op.epoch) {
-                    self.send(**peer, ToPeer::Decided { op, outcome: outcome.clone(), attributes });
+                    self.send(**peer, message.clone());
                 }
             }
         }

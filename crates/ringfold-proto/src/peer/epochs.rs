@@ -3,6 +3,7 @@
 use super::calls::{CallKind, ReduceProgress};
 use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, ProtocolViolation};
+use crate::claim::Signature;
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
 use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
@@ -17,15 +18,25 @@ pub(super) struct TagRecord {
     /// The next sequence number.
     pub next: Seq,
     /// Outcomes that another member may have missed: the last committed one, and all after it (R8).
-    pub remembered: VecDeque<(Seq, Outcome)>,
+    pub remembered: VecDeque<RememberedOutcome>,
     /// The network that plans are chosen for, if it is not the epoch's.
     pub network: Option<Arc<Network>>,
+}
+
+/// An outcome, with the signature of a master.
+#[derive(Clone, Debug)]
+pub(super) struct RememberedOutcome {
+    pub seq: Seq,
+    pub outcome: Outcome,
+    pub signature: Option<Box<Signature>>,
 }
 
 /// The last opened epoch.
 #[derive(Debug)]
 pub(super) struct OpenEpoch {
     pub description: EpochDescription,
+    /// A master's: that it was opened.
+    pub signature: Option<Box<Signature>>,
     pub tags: BTreeMap<Tag, TagRecord>,
     /// Whether another epoch was proposed since. Nothing starts in this one any more.
     pub ended: bool,
@@ -35,6 +46,8 @@ pub(super) struct OpenEpoch {
 #[derive(Debug)]
 pub(super) struct ProposedEpoch {
     pub description: EpochDescription,
+    /// A master's: that it was proposed.
+    pub signature: Option<Box<Signature>>,
     waiting: BTreeSet<PeerId>,
     unreachable: BTreeSet<PeerId>,
     pub reported: bool,
@@ -65,7 +78,13 @@ impl LinkState {
 }
 
 impl Peer {
-    pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription, ended: Cause) {
+    pub(super) fn handle_proposed(
+        &mut self,
+        now: Time,
+        description: EpochDescription,
+        ended: Cause,
+        signature: Option<Box<Signature>>,
+    ) {
         if !description.is_valid_for(self.id()) || description.id.group != self.config.join.group {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
@@ -94,6 +113,7 @@ impl Peer {
         let deadline = now + self.config.timing.establish_max / 2;
         self.proposal = Some(ProposedEpoch {
             description,
+            signature,
             waiting,
             unreachable: BTreeSet::new(),
             reported: false,
@@ -109,14 +129,21 @@ impl Peer {
         missing: Vec<MissingPair>,
         network: Option<Box<Network>>,
         rounds: RoundNumbers,
+        signature: Option<Box<Signature>>,
     ) {
-        let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
+        let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else {
+            // A master that restored the run has signed it again.
+            if let Some(open) = self.open.as_mut().filter(|open| open.description.id == epoch) {
+                open.signature = signature;
+            }
+            return;
+        };
         let description = EpochDescription { missing, network, ..proposal.description };
         if !description.are_links_valid() {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
-        self.open = Some(OpenEpoch { description, tags: BTreeMap::new(), ended: false });
+        self.open = Some(OpenEpoch { description, signature, tags: BTreeMap::new(), ended: false });
         if self.stage == MembershipStage::Joining {
             self.stage = MembershipStage::Member;
             self.rounds = rounds;

@@ -5,6 +5,7 @@ use super::epochs::OpenEpoch;
 use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
 use crate::charter::{Charter, VoterRecord};
+use crate::claim::Signature;
 use crate::id::{ConnId, Incarnation, Term};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
@@ -95,14 +96,23 @@ impl Peer {
     }
 
     /// A master leads, or asks for this peer's vote. Supports it, unless a later one was promised support.
-    pub(super) fn handle_lead(&mut self, conn: ConnId, term: Term, beat: u64, charter: Option<&Charter>) {
+    pub(super) fn handle_lead(
+        &mut self,
+        conn: ConnId,
+        term: Term,
+        beat: u64,
+        charter: Option<&Charter>,
+        signature: Option<Box<Signature>>,
+    ) {
         let said = VoterRecord { promised: term, charter: charter.unwrap_or(&self.voter.charter).clone() };
         if !said.is_plausible() {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Counters));
         }
         if term >= self.voter.promised {
             self.voter.promised = term;
-            self.voter.adopt(&said.charter);
+            if self.voter.adopt(&said.charter) {
+                self.charter_signature = signature;
+            }
         }
         let (promised, charter) = (self.voter.promised, self.voter.charter.number());
         let report = ToMaster::Voter { promised, charter, beat };
@@ -205,6 +215,10 @@ impl Peer {
     }
 
     pub(super) fn handle_registered(&mut self, incarnation: Incarnation, seniority: u64) {
+        if self.stage == MembershipStage::Member {
+            // A master that does not know the run, and does not believe this peer: it waits again.
+            self.handle_demoted();
+        }
         self.incarnation = incarnation;
         self.previous = None;
         self.seniority = seniority;
@@ -263,6 +277,7 @@ impl Peer {
         let proposed = self.proposal.as_ref().map(|p| EpochRecord {
             description: p.description.clone(),
             opened: false,
+            signature: p.signature.clone(),
             ops: Vec::new(),
         });
         Resume {
@@ -277,17 +292,20 @@ impl Peer {
             synced: self.synced,
             attributes: self.latest,
             voter: self.voter.clone(),
+            charter_signature: self.charter_signature.clone(),
+            chains: Vec::new(),
         }
     }
 
     fn open_record(&self, open: &OpenEpoch) -> EpochRecord {
         let mut ops: Vec<_> = self.reduces().filter_map(|r| op_record(r, open.description.id)).collect();
         for (tag, record) in &open.tags {
-            ops.extend(record.remembered.iter().map(|(seq, outcome)| OpRecord {
+            ops.extend(record.remembered.iter().map(|known| OpRecord {
                 tag: *tag,
-                seq: *seq,
+                seq: known.seq,
                 descriptor: None,
-                progress: OpProgress::Decided(outcome.clone()),
+                progress: OpProgress::Decided(known.outcome.clone()),
+                signature: known.signature.clone(),
             }));
         }
         ops.truncate(limits::OPS_IN_RESUME_MAX);
@@ -299,7 +317,8 @@ impl Peer {
                 }
             }
         }
-        EpochRecord { description: open.description.clone(), opened: true, ops }
+        let (description, signature) = (open.description.clone(), open.signature.clone());
+        EpochRecord { description, opened: true, signature, ops }
     }
 
     /// Repeats the votes on undecided operations for a restarted master.
@@ -330,5 +349,6 @@ fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Op
         ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. } => return None,
     };
     let descriptor = Some(reduce.descriptor);
-    (op.epoch == epoch).then_some(OpRecord { tag: op.tag, seq: op.seq, descriptor, progress })
+    let signature = None;
+    (op.epoch == epoch).then_some(OpRecord { tag: op.tag, seq: op.seq, descriptor, progress, signature })
 }

@@ -1,13 +1,16 @@
 //! Collectives: started when an epoch is open, voted on when done, ended by the master's decision.
 
 use super::calls::{CallKind, ReduceCall, ReduceProgress};
+use super::epochs::RememberedOutcome;
 use super::{Completion, Failure, Peer, PeerAction};
 use crate::cause::ProtocolViolation;
+use crate::claim::Signature;
 use crate::epoch::Attributes;
 use crate::id::{OpId, PeerId, Seq};
 use crate::limits;
 use crate::message::{Ballot, Outcome, ToMaster};
 use crate::time::Time;
+use core::mem;
 use std::sync::Arc;
 
 impl Peer {
@@ -42,11 +45,24 @@ impl Peer {
         self.complete(call, result);
     }
 
-    pub(super) fn handle_decided(&mut self, op: OpId, outcome: Outcome, attributes: Attributes) {
+    pub(super) fn handle_decided(
+        &mut self,
+        op: OpId,
+        outcome: Outcome,
+        attributes: Attributes,
+        signature: Option<Box<Signature>>,
+    ) {
         let Some(open) = self.open.as_mut().filter(|o| o.description.id == op.epoch) else { return };
         let world = open.description.members.len() as u32;
         let record = open.tags.entry(op.tag).or_default();
         if op.seq < record.next {
+            // A master that restored the run has signed it again.
+            let same = |known: &&mut RememberedOutcome| {
+                known.seq == op.seq && mem::discriminant(&known.outcome) == mem::discriminant(&outcome)
+            };
+            if let Some(known) = record.remembered.iter_mut().find(same) {
+                (known.outcome, known.signature) = (outcome, signature);
+            }
             return;
         }
         record.next = Seq(op.seq.0.saturating_add(1));
@@ -56,7 +72,7 @@ impl Peer {
             let valid = network.as_ref().filter(|network| network.is_valid_for(world as usize));
             record.network = valid.map(|network| Arc::new((**network).clone())).or(record.network.take());
         }
-        record.remembered.push_back((op.seq, outcome.clone()));
+        record.remembered.push_back(RememberedOutcome { seq: op.seq, outcome: outcome.clone(), signature });
         if record.remembered.len() > limits::OUTCOMES_REMEMBERED_MAX {
             record.remembered.pop_front();
         }

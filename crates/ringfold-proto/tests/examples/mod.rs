@@ -5,6 +5,7 @@ use ringfold_proto::cause::{
     StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
+use ringfold_proto::claim::{CertificateChain, Signature};
 use ringfold_proto::coordinator::{MasterMessage, MasterStatus};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
@@ -126,7 +127,7 @@ examples! { to_peer_messages: ToPeer {
     "epoch-proposed", ToPeer::EpochProposed { .. } =>
         {
             let (description, ended) = (Box::new(description()), Cause::EpochEnded);
-            ToPeer::EpochProposed { description, ended, attributes: ATTRIBUTES }
+            ToPeer::EpochProposed { description, ended, attributes: ATTRIBUTES, signature: signature(1) }
         };
     "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
         epoch: EPOCH,
@@ -134,11 +135,13 @@ examples! { to_peer_messages: ToPeer {
         network: Some(Box::new(network())),
         attributes: ATTRIBUTES,
         rounds: ROUNDS,
+        signature: signature(2),
     };
     "decided", ToPeer::Decided { .. } => ToPeer::Decided {
         op: OP,
         outcome: Outcome::Aborted(Cause::PeerLost { who: named(B), how: Departure::Silent }),
         attributes: ATTRIBUTES,
+        signature: signature(3),
     };
     "answer", ToPeer::Answer { .. } => ToPeer::Answer {
         call: CALL,
@@ -154,7 +157,10 @@ examples! { to_peer_messages: ToPeer {
     "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Rejected(JoinRejection::RunFull) };
     "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
     "lead", ToPeer::Lead { .. } =>
-        ToPeer::Lead { term: Term(6), beat: 70, charter: Some(Box::new(voter().charter)) };
+        {
+            let charter = Some(Box::new(voter().charter));
+            ToPeer::Lead { term: Term(6), beat: 70, charter, signature: signature(4) }
+        };
     "candidate", ToPeer::Candidate { .. } => ToPeer::Candidate { term: Term(9) };
     "redirect", ToPeer::Redirect { .. } =>
         ToPeer::Redirect { addresses: vec!["192.0.2.9:48148".parse().unwrap()] };
@@ -535,7 +541,10 @@ fn description() -> EpochDescription {
 }
 
 fn resume() -> Resume {
-    let record = |seq, descriptor, progress| OpRecord { tag: Tag(5), seq: Seq(seq), descriptor, progress };
+    let record = |seq, descriptor, progress, signature| {
+        let (tag, seq) = (Tag(5), Seq(seq));
+        OpRecord { tag, seq, descriptor, progress, signature }
+    };
     let aborted = Outcome::Aborted(Cause::Timeout { waited_for: vec![named(B)] });
     Resume {
         join: join(),
@@ -546,9 +555,10 @@ fn resume() -> Resume {
         epochs: vec![EpochRecord {
             description: description(),
             opened: true,
+            signature: signature(2),
             ops: vec![
-                record(1, None, OpProgress::Decided(aborted)),
-                record(2, Some(descriptor()), OpProgress::Done),
+                record(1, None, OpProgress::Decided(aborted), signature(3)),
+                record(2, Some(descriptor()), OpProgress::Done, None),
             ],
         }],
         rounds: ROUNDS,
@@ -556,7 +566,13 @@ fn resume() -> Resume {
         synced: Some(Revision(5)),
         attributes: ATTRIBUTES,
         voter: voter(),
+        charter_signature: signature(4),
+        chains: vec![CertificateChain(vec![vec![0x30, 0x82], vec![0x30]]), CertificateChain::default()],
     }
+}
+
+fn signature(byte: u8) -> Option<Box<Signature>> {
+    Some(Box::new(Signature { signer: A, bytes: vec![0x30, byte, 0xff] }))
 }
 
 fn voter() -> VoterRecord {

@@ -1,5 +1,6 @@
 //! Several masters: which one leads, and when it may decide.
 
+use super::signing::{assert_signed, signer};
 use super::test_run::{ms, secs};
 use ringfold_proto::charter::VoterRecord;
 use ringfold_proto::coordinator::{Coordinator, MasterList, MasterMessage, MasterStatus};
@@ -95,6 +96,7 @@ impl Council {
             tuning: Tuning::default(),
             appraise: |_, _, _, _| 0,
             relays: Vec::new(),
+            signer: signer(PeerId(u128::from(self.starts))),
             seed: [self.starts; 32],
         };
         let addresses = (0..self.masters.len()).map(|i| vec![address(self.listed(index, i))]).collect();
@@ -202,6 +204,9 @@ impl Council {
             let Some((_, to, packet)) = self.queue.remove(first) else { return };
             match (to, packet) {
                 (Master(index), Packet::ToMaster(conn, message)) if self.conns.contains_key(&conn) => {
+                    if let ToMaster::Resume(resume) = &message.message {
+                        assert_signed(resume);
+                    }
                     let master = self.masters[index].as_mut();
                     master.into_iter().for_each(|m| m.handle_message(self.now, conn, (*message).clone()));
                 }

@@ -58,12 +58,14 @@ fn resume(peer: PeerId) -> Resume {
         previous: None,
         received: 0,
         seniority: 0,
-        epochs: vec![EpochRecord { description, opened: true, ops: Vec::new() }],
+        epochs: vec![EpochRecord { description, opened: true, signature: None, ops: Vec::new() }],
         rounds: RoundNumbers::default(),
         last_pending: false,
         synced: None,
         attributes: Attributes::default(),
         voter: VoterRecord::default(),
+        charter_signature: None,
+        chains: Vec::new(),
     }
 }
 
@@ -107,6 +109,7 @@ fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
         tuning: Tuning::default(),
         appraise: |_, _, _, _| 0,
         relays: Vec::new(),
+        signer: Default::default(),
         seed: [1; 32],
     });
     let (now, conn) = (Time(1), ConnId(1));
@@ -229,7 +232,8 @@ fn counters_beyond_the_limit_are_rejected_on_return() {
 }
 
 fn decided(seq: Seq) -> OpRecord {
-    OpRecord { tag: Tag(1), seq, descriptor: None, progress: OpProgress::Decided(Outcome::COMMITTED) }
+    let progress = OpProgress::Decided(Outcome::COMMITTED);
+    OpRecord { tag: Tag(1), seq, descriptor: None, progress, signature: None }
 }
 
 #[test]
@@ -406,15 +410,19 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
     let attributes = Attributes::default();
     let op = OpId { epoch: epoch.id, tag: Tag(chance.below(3)), seq: Seq(chance.number()) };
     let most = chance.number();
+    let signature = None;
     let rounds = RoundNumbers { topology: most, pending: most, optimise: most, sync: most };
     match chance.below(8) {
-        0 => ToPeer::Decided { op, outcome: Outcome::Aborted(Cause::EpochEnded), attributes },
-        1 => ToPeer::Decided { op, outcome: Outcome::COMMITTED, attributes },
+        0 => ToPeer::Decided { op, outcome: Outcome::Aborted(Cause::EpochEnded), attributes, signature },
+        1 => ToPeer::Decided { op, outcome: Outcome::COMMITTED, attributes, signature },
         2 => {
             let (description, ended) = (Box::new(epoch.clone()), Cause::EpochEnded);
-            ToPeer::EpochProposed { description, ended, attributes }
+            ToPeer::EpochProposed { description, ended, attributes, signature }
         }
-        3 => ToPeer::EpochOpened { epoch: epoch.id, missing: Vec::new(), network: None, attributes, rounds },
+        3 => {
+            let (epoch, missing) = (epoch.id, Vec::new());
+            ToPeer::EpochOpened { epoch, missing, network: None, attributes, rounds, signature }
+        }
         4 => ToPeer::Answer {
             call: CallId(chance.below(20)),
             phase: Phase::ALL[chance.below(4) as usize],

@@ -45,6 +45,7 @@ impl Crowd {
             tuning: Tuning::default(),
             appraise: |_, _, _, _| 0,
             relays: Vec::new(),
+            signer: Default::default(),
             seed: [7; 32],
         };
         let mut crowd = Self {

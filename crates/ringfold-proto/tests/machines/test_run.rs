@@ -7,6 +7,7 @@ mod test_peer;
 
 pub use test_peer::{OpState, PeerIndex, ProbeRequest, TestPeer};
 
+use super::signing::signer;
 use delivery::ControlConnection;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Removal};
 use ringfold_proto::descriptor::Descriptor;
@@ -15,7 +16,7 @@ use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{CallId, ConnId, GroupId, OpId, PeerId, Tag};
 use ringfold_proto::master::{Master, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Join, ToPeer};
+use ringfold_proto::message::{Join, Resume, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerConfig};
 use ringfold_proto::recovery::RecoverySettings;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -61,6 +62,10 @@ pub struct TestRun {
     pub solves: bool,
     /// Messages to raw connections.
     pub replies: BTreeMap<ConnId, Vec<ToPeer>>,
+    /// What peers last returned with.
+    pub resumes: BTreeMap<PeerIndex, Resume>,
+    /// Peers whose claims no master believes.
+    pub distrusted: BTreeSet<PeerIndex>,
     incarnations: u8,
     next_conn: u64,
     connections: BTreeMap<ConnId, ControlConnection>,
@@ -87,6 +92,8 @@ impl TestRun {
             tour_requests: VecDeque::new(),
             solves: true,
             replies: BTreeMap::new(),
+            resumes: BTreeMap::new(),
+            distrusted: BTreeSet::new(),
             incarnations: 0,
             next_conn: 0,
             connections: BTreeMap::new(),
@@ -357,6 +364,7 @@ impl TestRun {
             tuning: Tuning::default(),
             appraise: |_, _, _, _| 100,
             relays: vec![RELAY],
+            signer: signer(PeerId(u128::from(self.incarnations))),
             seed: [self.incarnations; 32],
         };
         self.master = Some(Master::new(config));

@@ -6,6 +6,7 @@ use ringfold_proto::cause::{
     StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
+use ringfold_proto::claim::{CertificateChain, Signature};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
@@ -87,7 +88,8 @@ impl MessageGenerator<'_> {
             4 => ToPeer::Demoted,
             5 => {
                 let (description, ended) = (Box::new(self.description()), self.cause());
-                ToPeer::EpochProposed { description, ended, attributes: self.attributes() }
+                let (attributes, signature) = (self.attributes(), self.signature());
+                ToPeer::EpochProposed { description, ended, attributes, signature }
             }
             6 => ToPeer::EpochOpened {
                 epoch: self.epoch(),
@@ -95,8 +97,14 @@ impl MessageGenerator<'_> {
                 network: self.network(),
                 attributes: self.attributes(),
                 rounds: self.rounds(),
+                signature: self.signature(),
             },
-            7 => ToPeer::Decided { op: self.op(), outcome: self.outcome(), attributes: self.attributes() },
+            7 => ToPeer::Decided {
+                op: self.op(),
+                outcome: self.outcome(),
+                attributes: self.attributes(),
+                signature: self.signature(),
+            },
             8 => ToPeer::Answer {
                 call: CallId(self.u64()),
                 phase: self.one_of(&Phase::ALL),
@@ -124,6 +132,7 @@ impl MessageGenerator<'_> {
                 term: Term(self.u64()),
                 beat: self.u64(),
                 charter: self.maybe(|d| Box::new(d.charter())),
+                signature: self.signature(),
             },
             14 => ToPeer::Candidate { term: Term(self.u64()) },
             15 => ToPeer::Redirect { addresses: self.list(limits::ADDRESSES_MAX, Self::address) },
@@ -345,6 +354,7 @@ impl MessageGenerator<'_> {
             seq: Seq(d.u64()),
             descriptor: d.maybe(Self::descriptor),
             progress: progress(d),
+            signature: d.signature(),
         };
         Resume {
             join: self.join(),
@@ -355,6 +365,7 @@ impl MessageGenerator<'_> {
             epochs: self.list(limits::EPOCHS_IN_RESUME_MAX, |d| EpochRecord {
                 description: d.description(),
                 opened: d.bool(),
+                signature: d.signature(),
                 ops: d.list(7, record),
             }),
             rounds: self.rounds(),
@@ -362,7 +373,17 @@ impl MessageGenerator<'_> {
             synced: self.maybe(|d| Revision(d.u64())),
             attributes: self.attributes(),
             voter: VoterRecord { promised: Term(self.u64()), charter: self.charter() },
+            charter_signature: self.signature(),
+            chains: self.list(limits::CHAINS_IN_RESUME_MAX, |d| {
+                let certificate = |d: &mut Self| d.list(40, |d| d.u32() as u8);
+                CertificateChain(d.list(limits::CERTIFICATES_IN_CHAIN_MAX, certificate))
+            }),
         }
+    }
+
+    fn signature(&mut self) -> Option<Box<Signature>> {
+        let bytes = |d: &mut Self| d.list(limits::SIGNATURE_BYTES_MAX, |d| d.u32() as u8);
+        self.maybe(|d| Box::new(Signature { signer: d.peer(), bytes: bytes(d) }))
     }
 
     fn charter(&mut self) -> Charter {

@@ -1,6 +1,6 @@
 //! The masters' processes: their incarnations, the drivers of their machines, and the connections between them.
 
-use super::{ConnKind, SimEvent, Simulation};
+use super::{ConnKind, SimEvent, Simulation, signatures};
 use crate::clock::Clock;
 use crate::network::{NetworkEvent, Node, Packet};
 use crate::oracle::Guarantee;
@@ -12,7 +12,7 @@ use ringfold_proto::coordinator::{Coordinator, MasterList, MasterStatus};
 use ringfold_proto::event::{Event, RecoveredState};
 use ringfold_proto::id::{CallId, ConnId, PeerId, Term};
 use ringfold_proto::master::{MasterAction, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Numbered, Outcome, Phase, ToPeer};
+use ringfold_proto::message::{Numbered, Outcome, Phase, ToMaster, ToPeer};
 use ringfold_proto::recovery::Recover;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -131,6 +131,7 @@ impl Simulation {
             tuning: self.scenario.tuning,
             appraise: ringfold_plan::estimate::gain_percent,
             relays: Vec::new(),
+            signer: signatures::signer(index, master.starts),
             seed,
         };
         let addresses = (0..masters).map(|other| vec![address(other)]).collect();
@@ -263,6 +264,9 @@ impl Simulation {
         }
         match packet {
             Packet::ToMaster(message) => {
+                if let ToMaster::Resume(resume) = &message.message {
+                    self.check_claims(resume);
+                }
                 for (conn, message) in self.alter_control(index, conn, *message) {
                     self.with_master(index, |master, now| master.handle_message(now, conn, message));
                 }

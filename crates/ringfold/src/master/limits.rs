@@ -41,3 +41,6 @@ pub(super) const MASTER_REDIAL: Duration = Duration::from_millis(200);
 
 /// How often the certificates of connected peers are compared with a revocation list that may have changed.
 pub(super) const CERTIFICATES_EVERY: Duration = Duration::from_secs(1);
+
+/// Valid signatures that a master remembers: more than members return with together.
+pub(super) const VERIFIED_MAX: usize = 1 << 16;

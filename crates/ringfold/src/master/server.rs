@@ -1,6 +1,7 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
 use super::builder::MasterBuilder;
+use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
 use super::limits;
@@ -45,6 +46,7 @@ pub(super) struct Server {
     listener: Listener,
     token: JoinToken,
     security: Arc<Security>,
+    claims: ClaimChecker,
     /// The version of the certificates and the revocation list that all connections were checked with.
     certificates: u64,
     machine: Coordinator,
@@ -96,6 +98,7 @@ impl Server {
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
+                signer: signer(&security),
                 seed,
             },
             list,
@@ -106,6 +109,7 @@ impl Server {
             listener,
             token: plan.token.clone(),
             certificates: security.version(),
+            claims: ClaimChecker::new(security.clone()),
             security,
             peers: BTreeMap::new(),
             conns: HashMap::new(),
@@ -313,9 +317,12 @@ impl Server {
     /// Hands over what arrived on a connection, as much as one turn takes.
     fn receive(&mut self, now: Time, conn: ConnId) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
-        let (machine, unjoined) = (&mut self.machine, &mut self.unjoined);
-        let held_before = peer.control.held_bytes();
-        let received = peer.receive(|message| {
+        let (machine, unjoined, claims) = (&mut self.machine, &mut self.unjoined, &mut self.claims);
+        let (held_before, from) = (peer.control.held_bytes(), peer.from);
+        let received = peer.receive(|mut message| {
+            if let ToMaster::Resume(resume) = &mut message.message {
+                claims.check(resume, from, machine.incarnation());
+            }
             if matches!(message.message, ToMaster::Join(_) | ToMaster::Resume(_)) {
                 unjoined.remove(&conn);
             }

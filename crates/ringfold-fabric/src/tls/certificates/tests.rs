@@ -62,6 +62,26 @@ fn time_is_checked() {
 }
 
 #[test]
+fn a_chain_that_has_expired_since_was_valid_lately() {
+    let ca = new_ca("run").unwrap();
+    let (run, shown) = (trusting(&ca, ""), chain(&issue(&ca, &identity("m", Role::Master), 2).unwrap()));
+    let at = |days: u32| {
+        let later = SystemTime::now() + days * DAY;
+        UnixTime::since_unix_epoch(later.duration_since(SystemTime::UNIX_EPOCH).unwrap())
+    };
+    let lately = |days| run.verify_lately(&shown, at(days), 90 * DAY).map(|found| found.role);
+    // The identity is valid for 2 days, the key of the process for 7.
+    for days in [0, 1, 3, 8, 91] {
+        assert_eq!(lately(days), Ok(Role::Master), "{days}");
+    }
+    assert_eq!(run.verify(&shown, at(3)), Err(CertificateProblem::Expired));
+    assert_eq!(lately(93), Err(CertificateProblem::Expired));
+    assert_eq!(lately(98), Err(CertificateProblem::Expired));
+    let revoked = trusting(&ca, "m").verify_lately(&shown, at(3), 90 * DAY);
+    assert_eq!(revoked, Err(CertificateProblem::Revoked));
+}
+
+#[test]
 fn names_and_fingerprints_are_revoked() {
     let ca = new_ca("run").unwrap();
     let issued = issue(&ca, &identity("alice", Role::Peer), 1).unwrap();

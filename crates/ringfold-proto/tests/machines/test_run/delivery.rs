@@ -1,5 +1,6 @@
 //! Delivery of messages and actions.
 
+use super::super::signing::assert_signed;
 use super::test_peer::ProbeRequest;
 use super::{OpState, PeerIndex, TestRun};
 use ringfold_proto::bounded::Bounded;
@@ -404,7 +405,14 @@ impl TestRun {
             return false;
         }
         let now = self.now;
-        if let Some(message) = connection.up.pop_front() {
+        if let Some(mut message) = connection.up.pop_front() {
+            if let ToMaster::Resume(resume) = &mut message.message {
+                assert_signed(resume);
+                self.resumes.insert(who, (**resume).clone());
+                if self.distrusted.contains(&who) {
+                    resume.retain_signed_epochs(|_, _| false);
+                }
+            }
             self.master().handle_message(now, conn, message);
             return true;
         }
