@@ -324,7 +324,10 @@ impl Coordinator {
             return;
         }
         match message {
-            MasterMessage::Status(status) => self.handle_status(now, *status),
+            MasterMessage::Status(status) => {
+                self.handle_status(now, *status);
+                self.report_others(now);
+            }
             MasterMessage::Ask { from, term, for_blank } => self.handle_ask(now, from, term, for_blank),
         }
         self.advance(now);

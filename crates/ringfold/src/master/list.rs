@@ -68,7 +68,7 @@ pub(super) fn master_list(
 
 /// The addresses of a master at which it can be dialled.
 fn resolve(text: &str) -> Result<Vec<SocketAddr>, String> {
-    if !text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+    if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
         return Err("expected host:port".into());
     }
     let found = text.to_socket_addrs().map_err(|e| e.to_string())?;
