@@ -450,11 +450,11 @@ impl Coordinator {
         }
     }
 
-    /// Keeps what another voter knows.
+    /// Keeps what another voter knows. A charter of a later term is that of a later master.
     fn learn(&mut self, voter: &VoterRecord) {
         self.voter.adopt(&voter.charter);
         if let Role::Leader(leadership) = &mut self.role {
-            leadership.rival = leadership.rival.max(voter.promised);
+            leadership.rival = leadership.rival.max(voter.promised).max(voter.charter.term);
         }
     }
 

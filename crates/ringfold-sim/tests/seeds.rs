@@ -13,6 +13,10 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (2477, "rounds that newcomers had among themselves were counted for the restored run"),
     (3105, "a vote cast before a peer had to wait again was counted after it was accepted again"),
     (20550, "a link that was lost while no epoch needed it was taken for up in the next one"),
+    (
+        36995,
+        "a master that led after all masters had forgotten an earlier term numbered its charter below the one of that term",
+    ),
 ];
 
 /// How many seeds `./test` runs, and how many `./test --long` runs.

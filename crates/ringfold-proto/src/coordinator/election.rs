@@ -50,7 +50,7 @@ impl Coordinator {
         let is_free = self.heard_leader(now).is_none() && !matches!(self.role, Role::Leader(_));
         if !self.others.contains_key(&from)
             || !is_free
-            || term <= self.voter.promised
+            || term <= self.voter.promised.max(self.voter.charter.term)
             || (self.blank && !for_blank)
         {
             return;
@@ -89,7 +89,7 @@ impl Coordinator {
             Role::Candidate { term, since, for_blank } => {
                 let until = since + CANDIDACY_BEATS * self.config.timing.heartbeat;
                 // A voter that has promised a later term supports another master, and this one is such a voter.
-                let is_deposed = self.voter.promised > term;
+                let is_deposed = self.voter.promised.max(self.voter.charter.term) > term;
                 if !is_deposed && self.is_elected(term, for_blank) {
                     self.lead(now, since, term, for_blank);
                 } else if is_deposed || until <= now {
