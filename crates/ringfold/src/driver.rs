@@ -392,7 +392,7 @@ impl Driver {
         match action {
             PeerAction::DialMaster => self.uplink.dial(now),
             PeerAction::PreferMaster(addresses) => self.uplink.prefer(&addresses),
-            PeerAction::Send { conn, message } => self.uplink.send(conn, message),
+            PeerAction::Send { conn, message } => self.uplink.send(conn, *message),
             PeerAction::Close { conn } => self.uplink.close(conn),
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);
