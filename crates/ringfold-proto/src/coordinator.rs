@@ -153,8 +153,9 @@ pub struct Coordinator {
     rng: ChaCha12Rng,
     role: Role,
     voter: VoterRecord,
-    /// The signature over the charter of this number.
-    charter_signature: Option<((Term, u64), Option<Box<Signature>>)>,
+    /// The signature of this master over the charter of a number.
+    charter_signature: Option<Box<Signature>>,
+    signed_charter: Option<(Term, u64)>,
     blank: bool,
     /// The term of a master that this one voted for while it was blank. If that master leads, all masters voted for it.
     granted_blank: Option<Term>,
@@ -188,6 +189,7 @@ impl Coordinator {
             role: Role::Standby,
             voter: VoterRecord::default(),
             charter_signature: None,
+            signed_charter: None,
             blank: true,
             granted_blank: None,
             others: others.map(|index| (index, OtherMaster::default())).collect(),
@@ -473,17 +475,16 @@ impl Coordinator {
 
     /// Tells all peers that this master leads, with the charter for those that have not confirmed it.
     fn tell_members(&mut self) {
-        let charter = &self.voter.charter;
-        let is_signed = self.charter_signature.as_ref().is_some_and(|(of, _)| *of == charter.number());
         let Role::Leader(leadership) = &self.role else { return };
-        if !is_signed && self.lease.is_none() {
+        let charter = Some(&self.voter.charter).filter(|_| self.lease.is_none());
+        let number = charter.map(|charter| charter.number());
+        if self.signed_charter != number {
             // Also one that another master made: what this one passes on, it has checked.
-            let signature = self.config.signer.sign(Claim::Charter(charter));
-            self.charter_signature = Some((charter.number(), signature));
+            let signature = charter.and_then(|charter| self.config.signer.sign(Claim::Charter(charter)));
+            (self.signed_charter, self.charter_signature) = (number, signature);
         }
-        let signature = self.charter_signature.as_ref().and_then(|(_, signature)| signature.as_ref());
-        let charter = Some((charter, signature)).filter(|_| self.lease.is_none());
-        self.actions.extend(leadership.lead_messages(charter));
+        let messages = leadership.lead_messages(charter, self.charter_signature.as_deref());
+        self.actions.extend(messages);
     }
 
     /// Does what can be done now.

@@ -412,7 +412,7 @@ impl Driver {
                 self.note_search(now);
             }
             PeerAction::PreferMaster(addresses) => self.uplink.prefer(&addresses),
-            PeerAction::Send { conn, message } => self.uplink.send(conn, message),
+            PeerAction::Send { conn, message } => self.uplink.send(conn, *message),
             PeerAction::Close { conn } => self.uplink.close(conn),
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);

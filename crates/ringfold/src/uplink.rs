@@ -195,14 +195,14 @@ impl Uplink {
     }
 
     /// Sends a message, if the connection is still the one that it is meant for. A resume gets the certificates that it needs.
-    pub(crate) fn send(&mut self, to: ConnId, mut message: Box<Numbered<ToMaster>>) {
+    pub(crate) fn send(&mut self, to: ConnId, mut message: Numbered<ToMaster>) {
         if let ToMaster::Resume(resume) = &mut message.message {
             self.chains.complete(resume);
         }
         if let State::Up(conn, control) = &mut self.state
             && *conn == to
         {
-            control.send(&*message).expect("the machine's messages are within the limits");
+            control.send(&message).expect("the machine's messages are within the limits");
         }
     }
 

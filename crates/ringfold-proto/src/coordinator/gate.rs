@@ -109,12 +109,15 @@ impl Leadership {
     }
 
     /// Tells all peers that this master leads, with the charter for those that have not confirmed it.
-    pub fn lead_messages(&self, charter: Option<(&Charter, Option<&Box<Signature>>)>) -> Vec<MasterAction> {
+    pub fn lead_messages(
+        &self,
+        charter: Option<&Charter>,
+        signature: Option<&Signature>,
+    ) -> Vec<MasterAction> {
         let message = |(conn, peer): (&ConnId, &PeerId)| {
             let known = self.members.get(peer).map(|confirmed| confirmed.charter);
-            let news = charter.filter(|(charter, _)| known != Some(charter.number()));
-            let signature = news.and_then(|(_, signature)| signature.cloned());
-            let charter = news.map(|(charter, _)| Box::new(charter.clone()));
+            let charter = charter.filter(|charter| known != Some(charter.number())).cloned().map(Box::new);
+            let signature = signature.filter(|_| charter.is_some()).cloned().map(Box::new);
             unnumbered(*conn, ToPeer::Lead { term: self.term, beat: self.beat, charter, signature })
         };
         self.conns.iter().map(message).collect()
