@@ -338,8 +338,9 @@ fn close_and_abort_end_a_wait_on_another_thread() {
         for gives_up in [true, false] {
             ranks(2, kind.media(), |group| {
                 let (window, peer) = (kind.open(&group, 10), 1 - group.rank());
-                group.barrier().unwrap();
                 if group.rank() == 0 {
+                    // The other rank has opened the window, and is in no call.
+                    window.wait_signal(peer, None).unwrap();
                     let callers = Callers::default();
                     std::thread::scope(|scope| {
                         let waiting = scope.spawn(|| {
@@ -359,7 +360,8 @@ fn close_and_abort_end_a_wait_on_another_thread() {
                     });
                     assert!(window.put(&[1], peer, 0, None).is_err());
                 } else {
-                    let error = window.wait_signal(peer, None).unwrap_err();
+                    let signalled = window.signal(peer, None);
+                    let error = signalled.and_then(|()| window.wait_signal(peer, None)).unwrap_err();
                     assert!(error.to_string().contains("rank 0"), "{error}");
                 }
             });
