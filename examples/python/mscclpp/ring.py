@@ -70,7 +70,7 @@ def main() -> None:
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{free.getsockname()[1]}"
+        at = options.at or f"127.0.0.1:{free.getsockname()[1]}"
     words = [sys.executable, *sys.argv, "--ranks", str(options.ranks), "--at", at]
     started = [subprocess.Popen([*words, "--rank", str(rank)]) for rank in range(options.ranks)]
     try:

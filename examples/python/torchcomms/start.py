@@ -23,7 +23,8 @@ def arguments(parser: argparse.ArgumentParser, device: str = "cpu") -> argparse.
         return options
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        port = os.environ.get("MASTER_PORT", str(free.getsockname()[1]))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(options.ranks):

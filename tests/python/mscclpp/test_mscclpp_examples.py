@@ -22,7 +22,8 @@ EXAMPLES = ROOT / "examples" / "python" / "mscclpp"
 @pytest.mark.parametrize("transport", ["SharedMemory", "Ethernet"])
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_what_each_rank_puts_goes_around_the_ring(spawn: Spawn, transport: str, ranks: int) -> None:
-    output = spawn(EXAMPLES / "ring.py", "--ranks", ranks, "--transport", transport).succeed(120)
+    at = f"127.0.0.1:{free_port()}"
+    output = spawn(EXAMPLES / "ring.py", "--ranks", ranks, "--transport", transport, "--at", at).succeed(120)
     for rank in range(ranks):
         assert f"rank {rank} of {ranks}: {ranks} rounds of 1048576 bytes by {transport}, all right" in output
 

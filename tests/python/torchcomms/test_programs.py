@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from child import Child, python
+from ports import free_port
 from programs import run_on_a_cpu, run_program, tells
 from ranks import Outcome, Ranks
 
@@ -107,7 +108,8 @@ def test_every_example_has_help(ranks: Ranks) -> None:
 
 
 def test_an_example_that_is_started_by_hand_starts_its_ranks(start: Callable[..., Child]) -> None:
-    child = start(*python(EXAMPLES / "basic.py", "--ranks", 3), env={"OMP_NUM_THREADS": "1"})
+    environment = {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    child = start(*python(EXAMPLES / "basic.py", "--ranks", 3), env=environment)
     output = child.succeed(SECONDS)
     assert all(f"rank {rank} of 3: {[3.0] * 10}" in output for rank in range(3)), output
 
