@@ -223,7 +223,7 @@ def test_another_order_of_the_list_is_reported_by_all(way: str, request: pytest.
             'invalid master address "127.0.0.1": expected host:port',
         ),
         ("127.0.0.1:0", ["127.0.0.1:9", "127.0.0.1:10"], 3, "invalid position 3 of this master"),
-        ("127.0.0.1:0", None, 1, "there is no list of masters"),
+        ("127.0.0.1:0", None, 1, "no list of masters is given"),
     ],
 )
 def test_a_wrong_list_is_an_error_at_the_start(
@@ -246,7 +246,7 @@ def test_a_position_may_be_given_for_the_list_of_the_environment(start: Start) -
     words = [RINGFOLD, "master", "--listen", "127.0.0.1:0", "--this-master", "2"]
     start(*words, env={"RINGFOLD_MASTERS": ",".join(masters)}).wait_for("master listening on", DEADLINE)
     alone = start(*words)
-    assert alone.wait(DEADLINE) == 1 and "there is no list of masters" in alone.output
+    assert alone.wait(DEADLINE) == 1 and "no list of masters is given" in alone.output
 
 
 # What is left of the run of two masters and two peers when one of each dies: one vote of each, and not that of the active

@@ -15,7 +15,7 @@ pub(super) fn master_list(
     if masters.is_empty() {
         return match this {
             None => Ok(MasterList::single()),
-            Some(_) => Err(invalid!("invalid position of this master: there is no list of masters")),
+            Some(_) => Err(invalid!("invalid position of this master: no list of masters is given")),
         };
     }
     if masters.len() > MASTERS_MAX {
@@ -112,7 +112,7 @@ mod tests {
             (&list, None, "0.0.0.0:7003", "not in the list of masters 127.0.0.1:7001,"),
             (&list, Some(3), "127.0.0.1:7001", "invalid position 4 of this master: the list has 3 masters"),
             (&list, Some(1), "127.0.0.1:7001", "which is master 1 of the list"),
-            (&[], Some(1), "127.0.0.1:7001", "there is no list"),
+            (&[], Some(1), "127.0.0.1:7001", "no list of masters is given"),
             (&["127.0.0.1:7001", "127.0.0.1:7001"], None, "127.0.0.1:7002", "127.0.0.1:7001 is in it twice"),
             (&["127.0.0.1:7001", "127.0.0.2:7001"], None, "0.0.0.0:7001", "several addresses of the list"),
             (&["0.0.0.0:7001"], None, "0.0.0.0:7001", "peers cannot dial it"),
