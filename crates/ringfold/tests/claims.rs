@@ -126,8 +126,8 @@ fn nothing_fails_when_a_standby_with_certificates_takes_over() {
             end(&masters[index]);
             await_more(5);
             masters[index] = start(index);
-            // Until the active one vouches for it.
-            thread::sleep(Duration::from_secs(2));
+            // Until the active one vouches for it: some beats of 0.5 s, on a busy machine too.
+            thread::sleep(Duration::from_secs(4));
         }
     });
     masters.iter().for_each(end);
