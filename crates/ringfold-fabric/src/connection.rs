@@ -304,7 +304,7 @@ impl Connection {
         if !awaits_input {
             self.input_pause.end();
         }
-        self.note_buffered()?;
+        self.note_buffered();
         self.watch()
     }
 
@@ -322,28 +322,21 @@ impl Connection {
     /// How many bytes may be read now. If the bandwidth is used up, none, and the poller reports when there is some.
     fn may_read(&mut self) -> io::Result<usize> {
         let allowance = self.transport.allowance(Direction::Receive);
-        let was_paused = self.input_pause.is_set();
         let bytes = self.input_pause.apply(allowance)?;
-        if was_paused != self.input_pause.is_set() {
-            // The poller has one time for each connection.
-            self.is_reported = false;
+        if bytes == 0 {
+            self.note_buffered();
         }
         self.watch()?;
         Ok(bytes)
     }
 
     /// Has the poller report what was decrypted but not read: the socket does not show it.
-    fn note_buffered(&mut self) -> io::Result<()> {
+    fn note_buffered(&mut self) {
         let has_buffered = self.awaits_input && !self.input_pause.is_set() && self.transport.has_buffered();
         if has_buffered != self.is_reported {
-            match has_buffered {
-                true => self.poller.pause(self.token, Direction::Receive, Instant::now())?,
-                false if !self.input_pause.is_set() => self.poller.resume(self.token, Direction::Receive),
-                false => {}
-            }
+            self.poller.set_buffered(self.token, has_buffered);
             self.is_reported = has_buffered;
         }
-        Ok(())
     }
 
     /// Ends the output. What was sent before still arrives.
@@ -405,7 +398,7 @@ impl Connection {
         let read = self.transport.read(&mut [IoSliceMut::new(place)])?;
         self.unread.end += read;
         self.is_drained = read < room;
-        self.note_buffered()?;
+        self.note_buffered();
         Ok(read > 0)
     }
 
@@ -426,7 +419,7 @@ impl Connection {
         let read = self.transport.read(&mut slices)?;
         self.is_drained = read < room;
         self.unread = 0..read.saturating_sub(wanted);
-        self.note_buffered()?;
+        self.note_buffered();
         Ok(read.min(wanted))
     }
 
@@ -508,7 +501,7 @@ impl Connection {
 
     fn end_report(&mut self) {
         if core::mem::take(&mut self.is_reported) {
-            self.poller.resume(self.token, Direction::Receive);
+            self.poller.set_buffered(self.token, false);
         }
     }
 

@@ -13,6 +13,7 @@ use core::time::Duration;
 use parking_lot::Mutex;
 use pauses::Pauses;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Weak};
@@ -46,6 +47,8 @@ pub struct Poller {
     security: Mutex<Option<Arc<Security>>>,
     /// Connections that may move nothing until a time.
     pauses: Mutex<Option<Pauses>>,
+    /// Connections with input that the system does not know of.
+    buffered: Mutex<BTreeSet<Token>>,
 }
 
 /// A connection whose other host is checked regularly.
@@ -113,6 +116,7 @@ impl Poller {
             network,
             security: Mutex::new(None),
             pauses: Mutex::new(None),
+            buffered: Mutex::default(),
         };
         poller.set_unreachable_after(limits::unreachable_after());
         Ok(poller)
@@ -173,6 +177,21 @@ impl Poller {
         if let Some(pauses) = &mut *self.pauses.lock() {
             pauses.remove((token, direction));
         }
+    }
+
+    /// Sets whether a connection has input that its socket does not show. It is reported by every wait that begins then; a thread
+    /// that waits already is not woken.
+    pub(crate) fn set_buffered(&self, token: Token, is_buffered: bool) {
+        let mut buffered = self.buffered.lock();
+        match is_buffered {
+            true => buffered.insert(token),
+            false => buffered.remove(&token),
+        };
+    }
+
+    /// Whether a wait would report input that no socket shows.
+    pub(crate) fn has_buffered(&self) -> bool {
+        !self.buffered.lock().is_empty()
     }
 
     /// Sets how long the other host of a connection may answer nothing, for connections that are registered from now on. A
@@ -258,6 +277,7 @@ impl Poller {
     }
 
     fn wait_once(&self, ready: &mut Readiness, timeout: Duration) -> io::Result<()> {
+        let timeout = if self.has_buffered() { Duration::ZERO } else { timeout };
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(1 << 30) as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -278,9 +298,9 @@ impl Poller {
             && let Some(pauses) = &*self.pauses.lock()
         {
             // Level-triggered, too: they are reported until they are resumed.
-            let due = pauses.due(Instant::now()).map(|token| epoll::EventData::new_u64(token.0));
-            ready.events.extend(due.map(|data| epoll::Event { flags: epoll::EventFlags::IN, data }));
+            ready.events.extend(pauses.due(Instant::now()).map(input_of));
         }
+        ready.events.extend(self.buffered.lock().iter().copied().map(input_of));
         Ok(())
     }
 
@@ -288,5 +308,30 @@ impl Poller {
     pub fn kick(&self) {
         // It can only fail because it has been kicked 2^64 times.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+}
+
+fn input_of(token: Token) -> epoll::Event {
+    epoll::Event { flags: epoll::EventFlags::IN, data: epoll::EventData::new_u64(token.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_that_no_socket_shows_is_reported_at_once_and_until_it_is_taken() {
+        let poller = Poller::new().unwrap();
+        let token = poller.token();
+        let mut ready = Readiness::default();
+        poller.set_buffered(token, true);
+        for _ in 0..2 {
+            let begun = Instant::now();
+            poller.wait(&mut ready, Duration::from_secs(60)).unwrap();
+            assert!(ready.tokens().eq([token]) && begun.elapsed() < Duration::from_secs(30));
+        }
+        poller.set_buffered(token, false);
+        poller.wait(&mut ready, Duration::from_millis(1)).unwrap();
+        assert!(ready.is_empty());
     }
 }

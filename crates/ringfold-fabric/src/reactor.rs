@@ -440,7 +440,7 @@ impl<D: Drive> Shared<D> {
         let role = if state.is_held { Role::Caller } else { Role::Background };
         let Some(wakes_at) = state.wakes_at[role as usize] else { return };
         let is_due = |driver: &mut D| has_input(driver) || Instant::now() + next_timeout(driver) < wakes_at;
-        if state.call(is_due).unwrap_or(false) {
+        if self.poller.has_buffered() || state.call(is_due).unwrap_or(false) {
             self.poller.kick();
         }
     }

@@ -310,6 +310,21 @@ fn after_a_poll_the_sleeping_thread_is_woken_by_what_arrives_and_by_timers() {
 }
 
 #[test]
+fn the_sleeping_thread_is_woken_by_input_that_no_socket_shows() {
+    let poller = Arc::new(Poller::new().unwrap());
+    let reactor = Reactor::without_thread(Fake::default(), poller.clone());
+    let wakes_at = Instant::now() + limits::IDLE_MAX.mul_f32(0.9);
+    reactor.shared.state.lock().wakes_at[Role::Background as usize] = Some(wakes_at);
+    let token = poller.token();
+    for is_buffered in [true, false] {
+        poller.set_buffered(token, is_buffered);
+        assert_eq!(reactor.poll(|_| None::<()>), Ok(None));
+        poller.set_buffered(token, false);
+        assert_eq!(takes_kick(&reactor), is_buffered);
+    }
+}
+
+#[test]
 fn a_call_that_another_thread_ends_during_the_spin_is_noticed() {
     let reactor = start(Fake::default());
     for call in (1..400).map(CallId) {

@@ -81,6 +81,7 @@ impl TlsSession {
     pub(crate) fn read(&self, wire: &impl Wire, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut state = self.0.lock();
         let mut sink = Sink { place, filled: 0, slice: 0, at: 0 };
+        let mut is_drained = false;
         loop {
             let taken = sink.put(state.arrived.filled());
             state.arrived.remove(taken);
@@ -94,9 +95,13 @@ impl TlsSession {
             }
             // The answers of the TLS handshake. The next write or flush sends what is left, or fails; there may still be input.
             let _ = state.send_outgoing(wire);
+            if is_drained && sink.filled > 0 {
+                return Ok(sink.filled);
+            }
+            let most = state.read_bytes;
             match state.receive(wire) {
                 Ok(0) => return Ok(sink.filled),
-                Ok(_) => {}
+                Ok(bytes) => is_drained = bytes < most,
                 Err(_) if sink.filled > 0 => return Ok(sink.filled),
                 Err(error) => return Err(error),
             }
