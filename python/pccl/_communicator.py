@@ -20,6 +20,7 @@ from pccl._descriptors import (
 )
 from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
 from pccl._tensors import SharedState, SharedStateSyncInfo
+from pccl._member import GroupMember
 from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold import _native
 from ringfold._error import PCCLError, Result
@@ -165,15 +166,29 @@ class Communicator:
         """The name of this peer in errors."""
         return self._native.name
 
+    def members(self) -> tuple[GroupMember, ...]:
+        """The members of this peer's group, oldest first; empty before ``connect``.
+
+        They change by connect, update_topology, optimize_topology and successful collectives: so all peers see the same ones
+        after the same operation.
+        """
+        own = self._native.id()
+        return tuple(GroupMember(f"{peer:032x}", name, peer == own) for peer, name in self._native.members())
+
     def sync_shared_state(
         self,
         shared_state: SharedState,
         strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
+        *,
+        beside_collectives: bool = False,
     ) -> SharedStateSyncInfo:
         """Makes the state equal on all peers of the group, which must all call it.
 
         Tensors that differ from the elected content are received and verified. ``shared_state.revision`` becomes the
         elected one. A peer whose state is rejected gets a ``PCCLError`` with the reason; the others continue.
+
+        With ``beside_collectives`` (on all peers or none) other threads may reduce meanwhile, as long as they do not change
+        the state.
         """
         require(shared_state, SharedState, "shared_state")
         number = require(strategy, SharedStateSyncStrategy, "strategy").value
@@ -181,7 +196,9 @@ class Communicator:
         if not isinstance(revision, int) or not 0 <= revision < 1 << 64:
             raise ValueError(f"invalid revision {revision!r}: must be an integer from 0 to 2**64 - 1")
         entries = [(info.name, info._export(), info.allow_content_inequality) for info in shared_state.infos]
-        shared_state.revision, tx, rx = self._native.sync_shared_state(revision, entries, number)
+        shared_state.revision, tx, rx = self._native.sync_shared_state(
+            revision, entries, number, beside_collectives
+        )
         return SharedStateSyncInfo(tx, rx)
 
     def traffic(self) -> TrafficReport:

@@ -5,7 +5,7 @@ use crate::result::{ResultCode, guarded};
 use crate::types::{Comm, SharedState, SharedStateSyncInfo, TensorInfo};
 use core::ffi::{CStr, c_int};
 use ringfold::cuda::{DeviceMemory, Driver};
-use ringfold::{DType, Memory, StateMemory, StateTensor};
+use ringfold::{DType, Memory, StateMemory, StateTensor, SyncCompany};
 use ringfold_bindings::address_range::AddressRange;
 use ringfold_bindings::alias::find_aliases;
 use ringfold_bindings::enum_values;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
         let tensors = entries.into_iter().map(|entry| unsafe { entry.tensor() }).collect::<Result<_, _>>()?;
         let info = session
             .communicator
-            .sync_memory(state.revision, tensors, strategy)
+            .sync_memory(state.revision, tensors, strategy, SyncCompany::Alone)
             .map_err(|e| session.record_error(&e, ApiCall::Sync))?;
         state.revision = info.revision;
         if !sync_info_out.is_null() {

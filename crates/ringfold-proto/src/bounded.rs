@@ -11,7 +11,7 @@ use crate::epoch::{EpochDescription, Member};
 use crate::limits;
 use crate::link_message::{DeviceStage, LinkMessage};
 use crate::message::{
-    Answer, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Request, Resume, ToMaster, ToPeer,
+    Answer, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer,
 };
 use crate::network::Network;
 use crate::shared_state::{SyncOffer, SyncVerdict};
@@ -56,11 +56,7 @@ impl Bounded for Numbered<ToMaster> {
         match &self.message {
             ToMaster::Join(join) => check_join(join),
             ToMaster::Resume(resume) => check_resume(resume),
-            ToMaster::Vote { request: Request::Sync(offer), .. } => check_offer(offer),
-            ToMaster::Vote {
-                request: Request::UpdateTopology | Request::ArePeersPending | Request::OptimizeTopology,
-                ..
-            } => Ok(()),
+            ToMaster::Vote { request, .. } => request.offer().map_or(Ok(()), check_offer),
             ToMaster::Started { descriptor, .. } | ToMaster::OpVote { descriptor, .. } => {
                 check_descriptor(descriptor)
             }
@@ -337,6 +333,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::id::{OpId, Revision};
+    use crate::message::Request;
     use crate::reduce_op::ReduceOp;
     use crate::shared_state::{StateEntry, SyncStrategy};
 

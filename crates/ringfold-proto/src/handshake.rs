@@ -73,7 +73,7 @@ pub struct Identity {
 impl Identity {
     /// An identity with the versions and features of this build.
     pub fn new(peer: PeerId, run: RunId) -> Self {
-        Self { peer, run, versions: VersionRange::SUPPORTED, features: Features::default() }
+        Self { peer, run, versions: VersionRange::SUPPORTED, features: Features::SUPPORTED }
     }
 }
 

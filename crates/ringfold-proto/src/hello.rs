@@ -132,6 +132,10 @@ pub struct Features(pub u64);
 impl Features {
     /// Data frames may carry a checksum of their payload.
     pub const CHECKSUM: Self = Self(1);
+    /// A sync of the shared state may run beside collectives.
+    pub const SYNC_BESIDE: Self = Self(2);
+    /// Those of this build.
+    pub const SUPPORTED: Self = Self::SYNC_BESIDE;
 
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)

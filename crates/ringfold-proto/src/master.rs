@@ -308,8 +308,10 @@ impl Master {
     }
 
     fn dispatch(&mut self, now: Time, peer: PeerId, message: ToMaster) {
-        if matches!(message, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
-            self.clear_rejected(peer);
+        match message {
+            ToMaster::Vote { .. } => self.clear_rejected(peer),
+            ToMaster::Started { .. } | ToMaster::OpVote { .. } => self.note_operation_of_rejected(now, peer),
+            _ => {}
         }
         match message {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}

@@ -58,7 +58,7 @@ impl Phase {
         self != Self::Sync
     }
 
-    /// Whether a peer in this phase can make no other call.
+    /// Whether a peer in this phase can vote in no other such phase.
     pub fn is_exclusive(self) -> bool {
         self != Self::Pending
     }
@@ -177,6 +177,8 @@ pub enum Request {
     OptimizeTopology,
     /// Agree on the shared state.
     Sync(SyncOffer),
+    /// The same, while collectives may run; with [`Features::SYNC_BESIDE`](crate::hello::Features::SYNC_BESIDE).
+    SyncBeside(SyncOffer),
 }
 
 impl Request {
@@ -185,7 +187,20 @@ impl Request {
             Self::UpdateTopology => Phase::Topology,
             Self::ArePeersPending => Phase::Pending,
             Self::OptimizeTopology => Phase::Optimise,
-            Self::Sync(_) => Phase::Sync,
+            Self::Sync(_) | Self::SyncBeside(_) => Phase::Sync,
+        }
+    }
+
+    /// Whether the peer starts no collective until it is answered.
+    pub fn excludes_collectives(&self) -> bool {
+        self.phase().is_exclusive() && !matches!(self, Self::SyncBeside(_))
+    }
+
+    /// What it offers, if it is a sync.
+    pub fn offer(&self) -> Option<&SyncOffer> {
+        match self {
+            Self::Sync(offer) | Self::SyncBeside(offer) => Some(offer),
+            Self::UpdateTopology | Self::ArePeersPending | Self::OptimizeTopology => None,
         }
     }
 }

@@ -164,6 +164,8 @@ pub struct Peer {
     latest: Attributes,
     /// World sizes as the user sees them.
     visible: Attributes,
+    /// The members of the group that `visible` counts.
+    visible_members: Arc<[Member]>,
     actions: VecDeque<PeerAction>,
 }
 
@@ -200,6 +202,7 @@ impl Peer {
             assignments: 0,
             latest: Attributes::default(),
             visible: Attributes::default(),
+            visible_members: Arc::default(),
             actions: VecDeque::new(),
         }
     }
@@ -215,6 +218,19 @@ impl Peer {
     /// it decided: the same on all peers at the same operation.
     pub fn attributes(&self) -> Attributes {
         self.visible
+    }
+
+    /// The members of the group, oldest first. They change by connect, update_topology, optimize_topology and collectives that
+    /// succeed: so all peers see the same ones at the same operation.
+    pub fn members(&self) -> &Arc<[Member]> {
+        &self.visible_members
+    }
+
+    fn show_latest(&mut self) {
+        self.visible = self.latest;
+        if let Some(epoch) = self.epoch() {
+            self.visible_members = epoch.members.clone();
+        }
     }
 
     /// The open epoch, if any.

@@ -86,7 +86,7 @@ fn the_right_token_opens_a_control_connection() {
         epoch: EpochId::default(),
         run: RUN,
         version: 1,
-        features: Features::default(),
+        features: Features::SUPPORTED,
     };
     assert_eq!(ends.dialler, Ok(Some(here)));
     assert_eq!(ends.acceptor, Ok(Some(Established { peer: ALICE, ..here })));

@@ -7,7 +7,7 @@ use crate::tensor::{Device, Tensor};
 use crate::work::Work;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use ringfold::{AllReduce, Buffers, Memory, Reduction, StateTensor};
+use ringfold::{AllReduce, Buffers, Memory, Reduction, StateTensor, SyncCompany};
 use ringfold_bindings::alias::find_aliases;
 use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
@@ -141,6 +141,19 @@ impl Communicator {
         try_detached(py, || self.handle.require()?.attribute(number))
     }
 
+    /// The id and name of each member of the group, oldest first.
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<(u128, String)>> {
+        let members = try_detached(py, || -> Result<_, CallError> {
+            Ok(self.handle.require()?.communicator.members())
+        })?;
+        Ok(members.into_iter().map(|member| (member.peer, member.name)).collect())
+    }
+
+    /// The id of this peer; none before it is connected.
+    fn id(&self, py: Python<'_>) -> PyResult<Option<u128>> {
+        try_detached(py, || -> Result<_, CallError> { Ok(self.handle.require()?.communicator.id()) })
+    }
+
     /// What was sent and received in total, and for each peer (id, name).
     fn traffic(&self, py: Python<'_>) -> PyResult<TrafficTuple> {
         let report = try_detached(py, || -> Result<_, CallError> {
@@ -212,6 +225,7 @@ impl Communicator {
         revision: u64,
         entries: Vec<(String, Bound<'_, Tensor>, bool)>,
         strategy: i32,
+        beside_collectives: bool,
     ) -> PyResult<(u64, u64, u64)> {
         let strategy = enum_values::parse_strategy(strategy).map_err(|e| e.to_exception(py))?;
         let ranges: Vec<_> =
@@ -230,8 +244,11 @@ impl Communicator {
         let tensors = entries.iter().zip(aliases).map(tensor).collect::<PyResult<Vec<_>>>()?;
         let info = try_detached(py, || {
             let handle = self.handle.require()?;
-            handle.require_awaited()?;
-            let synced = handle.communicator.sync_memory(revision, tensors, strategy);
+            let company = match beside_collectives {
+                true => SyncCompany::Collectives,
+                false => handle.require_awaited().map(|()| SyncCompany::Alone)?,
+            };
+            let synced = handle.communicator.sync_memory(revision, tensors, strategy, company);
             synced.map_err(|e| handle.record_error(&e, ApiCall::Sync))
         })?;
         Ok((info.revision, info.tx_bytes, info.rx_bytes))

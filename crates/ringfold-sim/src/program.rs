@@ -18,6 +18,8 @@ pub enum Command {
     Pending,
     Optimise,
     Sync(SyncOffer),
+    /// The same, while reduces run.
+    SyncBeside(SyncOffer),
     Reduce {
         tag: Tag,
         count: u64,
@@ -234,6 +236,10 @@ impl Program {
             ProgramStep::Connect => {
                 self.step = if self.program_config.syncs { ProgramStep::Sync } else { ProgramStep::Reduce }
             }
+            ProgramStep::Sync if self.program_config.syncs_beside => {
+                self.step = ProgramStep::Reduce;
+                return self.next_step();
+            }
             ProgramStep::Sync => {
                 self.step =
                     if self.program_config.optimises { ProgramStep::Optimise } else { ProgramStep::Reduce }
@@ -268,6 +274,14 @@ impl Program {
         match self.step {
             ProgramStep::Rejected | ProgramStep::Silent => Vec::new(),
             ProgramStep::Connect => vec![Command::Connect],
+            ProgramStep::Sync if self.program_config.syncs_beside => {
+                let sync = Command::SyncBeside(self.offer());
+                let mut commands = self.first_reduces(deviates);
+                let at = self.random.between(0, commands.len() as u64 + 1) as usize;
+                commands.insert(at, sync);
+                self.outstanding = commands.len();
+                commands
+            }
             ProgramStep::Sync => vec![Command::Sync(self.offer())],
             ProgramStep::Optimise => vec![Command::Optimise],
             ProgramStep::Topology => vec![Command::Topology],
@@ -275,14 +289,16 @@ impl Program {
                 let max = self.program_config.compute_max.as_nanos() as u64;
                 vec![Command::Compute(Duration::from_nanos(self.random.between(max / 4, max)))]
             }
-            ProgramStep::Reduce => {
-                self.attempts = 0;
-                self.results.clear();
-                self.failed.clear();
-                self.worlds.clear();
-                self.reduce((0..self.program_config.tags).map(Tag).collect(), deviates)
-            }
+            ProgramStep::Reduce => self.first_reduces(deviates),
         }
+    }
+
+    fn first_reduces(&mut self, deviates: bool) -> Vec<Command> {
+        self.attempts = 0;
+        self.results.clear();
+        self.failed.clear();
+        self.worlds.clear();
+        self.reduce((0..self.program_config.tags).map(Tag).collect(), deviates)
     }
 
     /// Launches reduces in random order, and may ask for pending peers while they run.

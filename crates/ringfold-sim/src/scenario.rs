@@ -68,6 +68,8 @@ pub struct ProgramConfig {
     pub asks_pending: bool,
     /// Whether the topology is optimised in each iteration, after the sync.
     pub optimises: bool,
+    /// Syncs run beside the reduces of their iteration.
+    pub syncs_beside: bool,
     /// Retries of failed reduces before the topology is updated.
     pub retries: u32,
     /// The longest computation between two steps.
@@ -168,6 +170,7 @@ impl Scenario {
             // By the number of the seed, so that older seeds keep their meaning.
             program_config: ProgramConfig {
                 other_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 },
+                syncs_beside: RandomStream::new(seed, "syncs").with_probability(200),
                 ..program_config(&mut random, has_losses(seed))
             },
             timing: timing(),
@@ -254,6 +257,7 @@ fn program_config(random: &mut RandomStream, always_syncs: bool) -> ProgramConfi
         syncs: random.with_probability(700) || always_syncs,
         asks_pending: random.with_probability(400),
         optimises: random.with_probability(200),
+        syncs_beside: false,
         retries: random.between(0, 4) as u32,
         compute_max: MS(random.between(4, 200)),
         deviations_per_mille: if random.with_probability(250) { random.between(1, 60) } else { 0 },

@@ -8,7 +8,7 @@ use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, WorkerReport};
 use crate::engine::Engine;
 use crate::error::invalid;
-use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
+use crate::shared_state::{self, SharedState, StateTensor, SyncCompany, SyncInfo};
 use crate::staging::{StagedState, Staging};
 use crate::traffic::TrafficReport;
 use crate::transfer::{self, Transfer};
@@ -17,7 +17,7 @@ use crate::{Element, Error};
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::Attributes;
+use ringfold_proto::epoch::{Attributes, Member};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, Revision, Tag};
 use ringfold_proto::peer::{Completion, Failure, FailureKind, Peer};
@@ -121,6 +121,21 @@ impl Communicator {
     pub fn attributes(&self) -> Attributes {
         let engine = self.engine.lock().clone();
         engine.and_then(|engine| engine.with_waiter(|driver| driver.attributes()).ok()).unwrap_or_default()
+    }
+
+    /// The members of the group, oldest first. Only `connect`, `update_topology`, `optimize_topology` and collectives that succeed
+    /// change them: all peers see the same ones after the same operation.
+    pub fn members(&self) -> Vec<GroupMember> {
+        let engine = self.engine.lock().clone();
+        let members = engine.and_then(|engine| engine.with_waiter(|driver| driver.members()).ok());
+        let member = |member: &Member| GroupMember { peer: member.peer.0, name: member.name.clone() };
+        members.iter().flat_map(|members| members.iter().map(member)).collect()
+    }
+
+    /// The id of this peer in the run; none before it is connected.
+    pub fn id(&self) -> Option<u128> {
+        let engine = self.engine.lock().clone();
+        engine.and_then(|engine| engine.with_waiter(|driver| driver.id().0).ok())
     }
 
     /// The number of links to other peers that use shared memory; the other links use TCP.
@@ -258,7 +273,7 @@ impl Communicator {
         strategy: SyncStrategy,
     ) -> Result<SyncInfo, Error> {
         let revision = state.revision();
-        let info = state.lend(|tensors| self.sync_memory(revision, tensors, strategy))?;
+        let info = state.lend(|tensors| self.sync_memory(revision, tensors, strategy, SyncCompany::Alone))?;
         state.set_revision(info.revision);
         Ok(info)
     }
@@ -269,6 +284,7 @@ impl Communicator {
         revision: u64,
         tensors: Vec<StateTensor>,
         strategy: SyncStrategy,
+        company: SyncCompany,
     ) -> Result<SyncInfo, Error> {
         let engine = self.engine()?;
         shared_state::check(&tensors)?;
@@ -277,7 +293,7 @@ impl Communicator {
         let offer = SyncOffer { revision: Revision(revision), strategy, entries };
         let started = engine.with_waiter(|driver| {
             let (connect, done) = transfer_callbacks(driver);
-            driver.sync(offer, Transfer::new(tensors, hashes, connect, done))
+            driver.sync(offer, company, Transfer::new(tensors, hashes, connect, done))
         })?;
         let call = started.map_err(|refused| {
             let (error, transfer) = *refused;
@@ -314,6 +330,15 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// A member of a peer group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupMember {
+    /// Its id in the run.
+    pub peer: u128,
+    /// Its name in errors and logs.
+    pub name: String,
 }
 
 /// Whether the same operation may succeed among the remaining peers.

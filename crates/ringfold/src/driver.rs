@@ -16,6 +16,7 @@ pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
 use crate::relay::VolunteerRelay;
+use crate::shared_state::SyncCompany;
 use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
 use crate::uplink::{MasterSearch, Uplink, UplinkEvent};
@@ -32,9 +33,9 @@ use ringfold_fabric::probe;
 use ringfold_fabric::reactor::{Drive, Expected, Outcomes};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
-use ringfold_proto::epoch::Attributes;
+use ringfold_proto::epoch::{Attributes, Member};
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
-use ringfold_proto::hello::Purpose;
+use ringfold_proto::hello::{Features, Purpose};
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::SyncOffer;
@@ -185,10 +186,20 @@ impl Driver {
     pub(crate) fn sync(
         &mut self,
         offer: SyncOffer,
+        company: SyncCompany,
         transfer: Transfer,
     ) -> Result<CallId, Box<(Error, Transfer)>> {
         let now = self.clock.now();
-        match self.machine.sync_shared_state(now, None, offer) {
+        let started = match company {
+            SyncCompany::Alone => self.machine.sync_shared_state(now, None, offer),
+            SyncCompany::Collectives if self.uplink.supports(Features::SYNC_BESIDE) => {
+                self.machine.sync_beside(now, None, offer)
+            }
+            SyncCompany::Collectives => Err(Failure::Misuse(
+                "the master is too old for a sync beside collectives: update it, or sync while nothing is in flight".into(),
+            )),
+        };
+        match started {
             Ok(call) => {
                 self.syncing = Some((call, transfer));
                 self.pump(now);
@@ -201,6 +212,16 @@ impl Driver {
     /// Forgets the quantisation errors of a tag, or of all.
     pub(crate) fn clear_residuals(&mut self, tag: Option<Tag>) {
         self.plane.clear_residuals(tag);
+    }
+
+    /// The id of this peer.
+    pub(crate) fn id(&self) -> PeerId {
+        self.machine.id()
+    }
+
+    /// The members of the group, oldest first.
+    pub(crate) fn members(&self) -> Arc<[Member]> {
+        self.machine.members().clone()
     }
 
     /// World sizes.

@@ -35,7 +35,7 @@ mod work;
 mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
-pub use communicator::{Communicator, CommunicatorBuilder};
+pub use communicator::{Communicator, CommunicatorBuilder, GroupMember};
 pub use device_group::{
     CallEnd, DeviceGroup, DeviceGroupWindow, DeviceTransfer, KernelSources, PacketLimit, PacketLimitOrigin,
     Unsupported,
@@ -68,7 +68,7 @@ pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
-pub use shared_state::{SharedState, StateMemory, StateTensor, SyncInfo};
+pub use shared_state::{SharedState, StateMemory, StateTensor, SyncCompany, SyncInfo};
 pub use traffic::{PeerTraffic, TrafficReport};
 pub use tuning_file::TuningFile;
 pub use window::{Window, WindowMemory, WindowWork};

@@ -192,6 +192,15 @@ pub(crate) fn check(tensors: &[StateTensor]) -> Result<(), Error> {
     Ok(())
 }
 
+/// What may run while a shared state is synchronized; the same for all peers of the group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncCompany {
+    /// Nothing: it is an error to start a collective meanwhile.
+    Alone,
+    /// Collectives of other threads. None of them may change the state.
+    Collectives,
+}
+
 /// Statistics of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncInfo {

@@ -10,6 +10,7 @@ use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::poller::{Poller, Token};
 use ringfold_proto::handshake::{DialTarget, Identity};
+use ringfold_proto::hello::Features;
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
@@ -29,6 +30,8 @@ pub(crate) struct Uplink {
     token: JoinToken,
     me: PeerId,
     run: RunId,
+    /// What the master of the last connection supports, too.
+    features: Features,
     poller: Arc<Poller>,
     /// Of masters, for those that come after them.
     chains: SignerChains,
@@ -88,6 +91,7 @@ impl Uplink {
             token,
             me,
             run: RunId(0),
+            features: Features::default(),
             poller: poller.clone(),
             chains: SignerChains::default(),
             state: State::Down,
@@ -239,6 +243,11 @@ impl Uplink {
         close_all(self.closing.drain(..), deadline, Connection::poll_acknowledged);
     }
 
+    /// Whether the master supports this.
+    pub(crate) fn supports(&self, features: Features) -> bool {
+        self.features.contains(features)
+    }
+
     /// Does what can be done.
     pub(crate) fn handle_ready(&mut self, now: Time) {
         match mem::replace(&mut self.state, State::Down) {
@@ -252,6 +261,7 @@ impl Uplink {
         match dialer.advance(now) {
             Ok(Some(Dialed { established, connection, .. })) => {
                 self.run = established.run;
+                self.features = established.features;
                 self.failures.clear();
                 if let Some(chain) = connection.peer_chain() {
                     self.chains.add(chain);

@@ -7,7 +7,7 @@ use half::bf16;
 use ringfold::cuda::{CudaError, DefaultStreamMark, DeviceBuffer, DeviceMemory, Download, Driver, Gpu};
 use ringfold::{
     AllReduce, Buffers, Cause, Communicator, DType, Element, Error, Failure, Master, Memory, Reduction,
-    StateMemory, StateTensor, SyncInfo, SyncStrategy,
+    StateMemory, StateTensor, SyncCompany, SyncInfo, SyncStrategy,
 };
 use ringfold_lab::skip;
 use std::sync::mpsc;
@@ -320,7 +320,7 @@ fn sync(peer: &Communicator, revision: u64, weights: &Tensor, host_too: &[f32], 
         entry("host", DType::F32, host(host_too)),
         entry("small", DType::BF16, small.memory()),
     ];
-    peer.sync_memory(revision, state, SyncStrategy::EnforcePopular).expect("syncing")
+    peer.sync_memory(revision, state, SyncStrategy::EnforcePopular, SyncCompany::Alone).expect("syncing")
 }
 
 #[test]
@@ -360,12 +360,13 @@ fn host_and_device_states_are_equal_and_a_late_joiner_fetches_them() {
                     entry("small", DType::BF16, few),
                 ]
             };
-            let info = peer.sync_memory(1, state(), SyncStrategy::EnforcePopular).unwrap();
+            let info =
+                peer.sync_memory(1, state(), SyncStrategy::EnforcePopular, SyncCompany::Alone).unwrap();
             assert_eq!((info.tx_bytes, info.rx_bytes), (0, 0), "the hashes are the same");
             while peer.attributes().group_world < 3 {
                 peer.update_topology().expect("updating the topology");
             }
-            peer.sync_memory(2, state(), SyncStrategy::EnforcePopular).unwrap();
+            peer.sync_memory(2, state(), SyncStrategy::EnforcePopular, SyncCompany::Alone).unwrap();
         });
         waits.recv().unwrap();
         let peer = join(address, "late", 3);

@@ -1,7 +1,8 @@
 //! Contradicting calls: peers that can only wait for each other fail at once, with an error that names both (R10).
 //!
 //! This is certain for exclusive votes: a peer in update_topology, optimize_topology or sync_shared_state starts no
-//! collective and no other such vote until it is answered. All other cases are left to the deadlines.
+//! other such vote until it is answered, and no collective, unless the sync says so. All other cases are left to the
+//! deadlines.
 
 use super::Master;
 use crate::cause::{Cause, WaitingPeer};
@@ -47,10 +48,10 @@ impl Master {
         false
     }
 
-    /// The peers in exclusive votes that are not complete.
+    /// The peers in votes that are not complete and exclude collectives.
     fn exclusive_voters(&self) -> impl Iterator<Item = ExclusiveVoter> + '_ {
         let syncing = self.groups.iter().flat_map(|(id, group)| {
-            let offers = group.sync.iter().flat_map(super::sync::SyncRound::offering);
+            let offers = group.sync.iter().flat_map(super::sync::SyncRound::offering_exclusively);
             offers.map(|peer| ExclusiveVoter { peer, group: *id, phase: Phase::Sync })
         });
         self.run_wide_voters().flat_map(|(_, voters)| voters).chain(syncing)

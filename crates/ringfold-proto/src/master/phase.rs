@@ -72,11 +72,16 @@ impl Master {
             return self.remove(peer, Departure::Misbehaved(why));
         }
         let vote = VoteCall { call, deadline: now + self.config.timing.timeout(deadline_ms) };
-        if let Request::Sync(offer) = request {
-            let group = self.groups.entry(group).or_default();
-            group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, vote, offer);
-        } else {
-            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).vote(peer, vote);
+        let excludes_collectives = request.excludes_collectives();
+        match request {
+            Request::Sync(offer) | Request::SyncBeside(offer) => {
+                let group = self.groups.entry(group).or_default();
+                let sync = group.sync.get_or_insert_with(|| SyncRound::new(now));
+                sync.offer(peer, vote, offer, excludes_collectives);
+            }
+            Request::UpdateTopology | Request::ArePeersPending | Request::OptimizeTopology => {
+                self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).vote(peer, vote);
+            }
         }
     }
 

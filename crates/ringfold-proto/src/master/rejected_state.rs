@@ -16,20 +16,39 @@ pub(super) struct RejectedState {
     grace_ends: Time,
     /// Whether the grace time is over.
     silent: bool,
+    /// Whether operations were in flight then: votes on them are no calls that follow the rejection.
+    is_beside: bool,
 }
 
 impl Master {
     /// Starts the grace time of a peer whose state was rejected, unless it may offer the same state again.
-    pub(super) fn start_rejection_grace(&mut self, now: Time, peer: PeerId, why: StateRejection) {
+    pub(super) fn start_rejection_grace(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        why: StateRejection,
+        is_beside: bool,
+    ) {
         let grace_ends = now + self.config.timing.warn_after;
         if self.roster.get(peer).is_some() && !why.is_retryable() {
-            self.rejected.insert(peer, RejectedState { why, grace_ends, silent: false });
+            self.rejected.insert(peer, RejectedState { why, grace_ends, silent: false, is_beside });
         }
     }
 
     /// Ends the grace time: the peer has made a call.
     pub(super) fn clear_rejected(&mut self, peer: PeerId) {
         self.rejected.remove(&peer);
+    }
+
+    /// The peer has started an operation, or voted on one.
+    pub(super) fn note_operation_of_rejected(&mut self, now: Time, peer: PeerId) {
+        let grace_ends = now + self.config.timing.warn_after;
+        match self.rejected.get_mut(&peer) {
+            Some(rejected) if rejected.is_beside => {
+                (rejected.grace_ends, rejected.silent) = (grace_ends, false);
+            }
+            _ => self.clear_rejected(peer),
+        }
     }
 
     pub(super) fn expire_rejected(&mut self, now: Time) {

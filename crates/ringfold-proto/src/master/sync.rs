@@ -14,7 +14,7 @@ use crate::round::Round;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use crate::time::Time;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The stage of a sync.
 #[derive(Debug)]
@@ -36,15 +36,21 @@ pub(super) struct SyncRound {
     stage: SyncStage,
     /// No vote has an earlier deadline.
     check_at: Time,
+    /// The peers that start no collective until it ends.
+    excluding: BTreeSet<PeerId>,
 }
 
 impl SyncRound {
     pub fn new(now: Time) -> Self {
         let stage = SyncStage::Offer { offers: Round::new(now), order: Vec::new() };
-        Self { stage, check_at: Time(u64::MAX) }
+        Self { stage, check_at: Time(u64::MAX), excluding: BTreeSet::new() }
     }
 
-    pub fn offer(&mut self, peer: PeerId, vote: VoteCall, offer: SyncOffer) {
+    pub fn offer(&mut self, peer: PeerId, vote: VoteCall, offer: SyncOffer, excludes_collectives: bool) {
+        match excludes_collectives {
+            true => self.excluding.insert(peer),
+            false => self.excluding.remove(&peer),
+        };
         if let SyncStage::Offer { offers, order } = &mut self.stage {
             self.check_at = self.check_at.min(vote.deadline);
             if offers.vote(peer, (vote, offer)).is_some() {
@@ -101,6 +107,11 @@ impl SyncRound {
     /// The peers that have offered and wait for others.
     pub fn offering(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.offers().into_iter().flat_map(|offers| offers.votes().keys().copied())
+    }
+
+    /// Of them those that start no collective meanwhile.
+    pub fn offering_exclusively(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.offering().filter(|peer| self.excluding.contains(peer))
     }
 
     /// Whether a peer has offered and waits for others.
@@ -217,7 +228,8 @@ impl Master {
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { stage: SyncStage::Offer { offers, order }, .. }) = group.sync.take() else {
+        let Some(SyncRound { stage: SyncStage::Offer { offers, order }, excluding, .. }) = group.sync.take()
+        else {
             return;
         };
         let (next, number) = (group.next_revision, group.syncs + 1);
@@ -242,7 +254,7 @@ impl Master {
         let transfer = |vote: &VoteCall| VoteCall { call: vote.call, deadline: vote.deadline + grace };
         let calls: BTreeMap<_, _> =
             offers.votes().iter().map(|(p, (vote, _))| (*p, transfer(vote))).collect();
-        let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls) };
+        let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls, &excluding) };
         let Some(group) = self.groups.get_mut(&id) else { return };
         if settings.policy == Recover::Newest && !held {
             // A new master does not know how many will come back.
@@ -257,6 +269,9 @@ impl Master {
             self.notify(Event::RevisionReset(id, revision));
         }
         self.begin_transfer(now, id, number, revision, verdicts, calls);
+        if let Some(sync) = self.groups.get_mut(&id).and_then(|group| group.sync.as_mut()) {
+            sync.excluding = excluding;
+        }
     }
 
     /// No peer has the state: all offers fail, and the round does not count.
@@ -265,12 +280,13 @@ impl Master {
         now: Time,
         verdicts: BTreeMap<PeerId, SyncVerdict>,
         calls: &BTreeMap<PeerId, VoteCall>,
+        excluding: &BTreeSet<PeerId>,
     ) {
         for (peer, verdict) in verdicts {
             let (Some(vote), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
             self.notify(Event::StateRejected(self.peer_name(peer), why.clone()));
             self.answer(peer, vote.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
-            self.start_rejection_grace(now, peer, why);
+            self.start_rejection_grace(now, peer, why, !excluding.contains(&peer));
         }
     }
 
@@ -305,14 +321,15 @@ impl Master {
         if let Some(group) = self.groups.get_mut(&id) {
             let check_at = calls.values().map(|vote| vote.deadline).min().unwrap_or(Time(u64::MAX));
             let stage = SyncStage::Transfer { revision, done, calls, rejected };
-            group.sync = Some(SyncRound { stage, check_at });
+            group.sync = Some(SyncRound { stage, check_at, excluding: BTreeSet::new() });
         }
     }
 
     fn finish_sync(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected }, .. }) =
-            group.sync.take()
+        let Some(SyncRound {
+            stage: SyncStage::Transfer { revision, done, calls, rejected }, excluding, ..
+        }) = group.sync.take()
         else {
             return;
         };
@@ -337,7 +354,7 @@ impl Master {
             self.answer(peer, call, Phase::Sync, number, answer);
         }
         for (peer, why) in rejected {
-            self.start_rejection_grace(now, peer, why);
+            self.start_rejection_grace(now, peer, why, !excluding.contains(&peer));
         }
     }
 }

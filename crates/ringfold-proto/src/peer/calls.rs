@@ -104,34 +104,25 @@ impl Peer {
         timeout: Option<Duration>,
         offer: SyncOffer,
     ) -> Result<CallId, Failure> {
-        if offer.entries.len() > limits::STATE_ENTRIES_MAX {
-            let (found, max) = (offer.entries.len(), limits::STATE_ENTRIES_MAX);
-            return Err(Failure::BadArgument(format!(
-                "invalid shared state of {found} entries: at most {max}"
-            )));
-        }
-        if let Some(entry) = offer.entries.iter().find(|e| e.key.len() > limits::STATE_KEY_BYTES_MAX) {
-            return Err(Failure::BadArgument(format!(
-                "invalid key {:?}: longer than {} bytes",
-                entry.key,
-                limits::STATE_KEY_BYTES_MAX
-            )));
-        }
-        let mut keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
-        keys.sort_unstable();
-        if let Some(pair) = keys.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Failure::BadArgument(format!(
-                "invalid shared state: key {:?} occurs twice",
-                pair[0]
-            )));
-        }
+        check_offer(&offer)?;
         self.vote(now, timeout, Request::Sync(offer))
+    }
+
+    /// The same, while collectives may run. All members of the group call this one, or all call the other one.
+    pub fn sync_beside(
+        &mut self,
+        now: Time,
+        timeout: Option<Duration>,
+        offer: SyncOffer,
+    ) -> Result<CallId, Failure> {
+        check_offer(&offer)?;
+        self.vote(now, timeout, Request::SyncBeside(offer))
     }
 
     /// Starts a collective of the group under a tag.
     pub fn collective(&mut self, now: Time, tag: Tag, descriptor: Descriptor) -> Result<CallId, Failure> {
         self.require_member()?;
-        if let Some(busy) = self.exclusive_vote() {
+        if let Some(busy) = self.voting(Request::excludes_collectives) {
             return Err(Failure::Misuse(format!("cannot start a collective during {busy}")));
         }
         if self.reduces().any(|r| r.tag == tag) {
@@ -144,7 +135,7 @@ impl Peer {
             )));
         }
         if self.epoch().is_some_and(|e| e.members.len() < 2) {
-            self.visible = self.latest;
+            self.show_latest();
             return Err(Failure::TooFewPeers);
         }
         let timeout =
@@ -195,7 +186,7 @@ impl Peer {
             Answer::Failed(cause) => Err(Failure::VoteFailed(Box::new(cause))),
         };
         if matches!(phase, Phase::Topology | Phase::Optimise) {
-            self.visible = self.latest;
+            self.show_latest();
         }
         self.complete(call, result);
     }
@@ -307,10 +298,10 @@ impl Peer {
         }
         if phase.is_exclusive() {
             let in_flight = self.reduces().count();
-            if in_flight > 0 {
+            if in_flight > 0 && request.excludes_collectives() {
                 return Err(Failure::PendingOperations(in_flight));
             }
-            if let Some(busy) = self.exclusive_vote() {
+            if let Some(busy) = self.voting(|request| request.phase().is_exclusive()) {
                 return Err(Failure::Misuse(format!("cannot call {phase} during {busy}")));
             }
         }
@@ -339,11 +330,31 @@ impl Peer {
         }
     }
 
-    /// The exclusive vote in progress, if any.
-    fn exclusive_vote(&self) -> Option<Phase> {
+    /// The phase of a vote of this kind that was not answered.
+    fn voting(&self, is_such: impl Fn(&Request) -> bool) -> Option<Phase> {
         self.calls.values().find_map(|c| match &c.kind {
-            CallKind::Vote { request, .. } if request.phase().is_exclusive() => Some(request.phase()),
+            CallKind::Vote { request, .. } if is_such(request) => Some(request.phase()),
             _ => None,
         })
     }
+}
+
+fn check_offer(offer: &SyncOffer) -> Result<(), Failure> {
+    if offer.entries.len() > limits::STATE_ENTRIES_MAX {
+        let (found, max) = (offer.entries.len(), limits::STATE_ENTRIES_MAX);
+        return Err(Failure::BadArgument(format!("invalid shared state of {found} entries: at most {max}")));
+    }
+    if let Some(entry) = offer.entries.iter().find(|e| e.key.len() > limits::STATE_KEY_BYTES_MAX) {
+        return Err(Failure::BadArgument(format!(
+            "invalid key {:?}: longer than {} bytes",
+            entry.key,
+            limits::STATE_KEY_BYTES_MAX
+        )));
+    }
+    let mut keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
+    keys.sort_unstable();
+    if let Some(pair) = keys.windows(2).find(|w| w[0] == w[1]) {
+        return Err(Failure::BadArgument(format!("invalid shared state: key {:?} occurs twice", pair[0])));
+    }
+    Ok(())
 }

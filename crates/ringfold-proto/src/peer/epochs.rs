@@ -147,7 +147,7 @@ impl Peer {
         if self.stage == MembershipStage::Joining {
             self.stage = MembershipStage::Member;
             self.rounds = rounds;
-            self.visible = self.latest;
+            self.show_latest();
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
                 match &self.calls[&call].kind {
                     CallKind::Connect => self.complete(call, Ok(Completion::Connected)),

@@ -53,7 +53,8 @@ impl Peer {
         signature: Option<Box<Signature>>,
     ) {
         let Some(open) = self.open.as_mut().filter(|o| o.description.id == op.epoch) else { return };
-        let world = open.description.members.len() as u32;
+        let members = open.description.members.clone();
+        let world = members.len() as u32;
         let record = open.tags.entry(op.tag).or_default();
         if op.seq < record.next {
             // A master that restored the run has signed it again.
@@ -91,13 +92,16 @@ impl Peer {
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };
         // Set at the decision, not at the release: all peers receive decisions in the same order.
-        let visible = match &result {
-            Ok(_) => attributes.with_group_world(world),
-            Err(_) => attributes,
+        let (visible, members) = match &result {
+            Ok(_) => (attributes.with_group_world(world), Some(members)),
+            Err(_) => (attributes, None),
         };
         reduce.progress = ReduceProgress::Releasing { op, result };
         let refused = reduce.refused;
         self.visible = visible;
+        if let Some(members) = members {
+            self.visible_members = members;
+        }
         if refused {
             return self.handle_op_released(op);
         }
@@ -129,7 +133,7 @@ impl Peer {
             self.actions.push_back(PeerAction::StartOp { op, call: *id, descriptor, network });
         }
         for call in too_few {
-            self.visible = self.latest;
+            self.show_latest();
             self.complete(call, Err(Failure::TooFewPeers));
         }
     }

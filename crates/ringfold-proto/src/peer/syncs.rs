@@ -4,7 +4,7 @@ use super::calls::{Call, CallKind};
 use super::{Failure, Peer, PeerAction};
 use crate::cause::{ProtocolViolation, StateRejection};
 use crate::id::CallId;
-use crate::message::{Request, ToMaster};
+use crate::message::ToMaster;
 use crate::shared_state::SyncVerdict;
 
 impl Peer {
@@ -12,19 +12,20 @@ impl Peer {
         if round != self.rounds.sync.saturating_add(1) {
             return;
         }
-        let syncing = |c: &Call| matches!(c.kind, CallKind::Vote { request: Request::Sync(_), .. });
-        let Some((id, call)) = self.calls.iter_mut().find(|(_, c)| syncing(c)) else { return };
-        let CallKind::Vote { request: Request::Sync(offer), rejected } = &mut call.kind else { return };
+        let syncing = self.calls.iter_mut().find_map(|(id, call)| match &mut call.kind {
+            CallKind::Vote { request, rejected } => Some((*id, request.offer()?.entries.len(), rejected)),
+            _ => None,
+        });
+        let Some((id, entries, rejected)) = syncing else { return };
         match verdict {
             SyncVerdict::Rejected(why) => *rejected = Some(Failure::StateRejected(why)),
             SyncVerdict::Elected(assignment) => {
-                let entries = offer.entries.len();
                 if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
                     return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Assignment));
                 }
                 *rejected = None;
                 self.assignments += 1;
-                self.actions.push_back(PeerAction::Sync { call: *id, number: self.assignments, assignment });
+                self.actions.push_back(PeerAction::Sync { call: id, number: self.assignments, assignment });
             }
         }
     }

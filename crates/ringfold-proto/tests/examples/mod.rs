@@ -264,6 +264,7 @@ examples! { requests: Request {
     "are-peers-pending", Request::ArePeersPending => Request::ArePeersPending;
     "optimize-topology", Request::OptimizeTopology => Request::OptimizeTopology;
     "sync", Request::Sync(_) => Request::Sync(offer());
+    "sync-beside", Request::SyncBeside(_) => Request::SyncBeside(offer());
 } }
 
 examples! { ballots: Ballot {

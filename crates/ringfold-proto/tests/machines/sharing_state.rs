@@ -342,3 +342,27 @@ fn a_peer_that_goes_on_calling_after_its_state_was_rejected_stays() {
     assert!(run.is_waiting(ann, calls[0].1));
     assert_eq!(run.members(), [ann, bob, cid]);
 }
+
+#[test]
+fn a_sync_beside_collectives_does_not_exclude_them() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    let now = run.now;
+    let first = run.peer(ann).sync_beside(now, None, offer(0, &[1])).unwrap();
+    run.settle();
+    // It is not complete, and bob starts an operation before he takes part in it.
+    let reduces = [run.reduce(bob, 5), run.reduce(ann, 5)];
+    run.advance_time(secs(1));
+    let refused = run.peer(ann).update_topology(now, None);
+    assert!(matches!(refused, Err(Failure::PendingOperations(1))), "{refused:?}");
+    for who in [ann, bob] {
+        run.done(who, 5);
+    }
+    run.settle();
+    let now = run.now;
+    let refused = run.peer(ann).update_topology(now, None);
+    assert!(matches!(refused, Err(Failure::Misuse(_))), "{refused:?}");
+    let second = run.peer(bob).sync_beside(now, None, offer(0, &[1])).unwrap();
+    run.settle();
+    run.assert_results(&[(ann, first), (bob, second)], &synced(0));
+    run.assert_results(&[(bob, reduces[0]), (ann, reduces[1])], &Ok(Completion::Reduced { world: 2 }));
+}

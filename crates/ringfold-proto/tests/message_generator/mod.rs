@@ -399,11 +399,13 @@ impl MessageGenerator<'_> {
 
     fn request(&mut self) -> Request {
         let strategies = [SyncStrategy::EnforcePopular, SyncStrategy::ReceiveOnly, SyncStrategy::SendOnly];
+        let is_beside = self.bool();
+        let kind = if is_beside { Request::SyncBeside } else { Request::Sync };
         match self.below(4) {
             0 => Request::UpdateTopology,
             1 => Request::ArePeersPending,
             2 => Request::OptimizeTopology,
-            _ => Request::Sync(SyncOffer {
+            _ => kind(SyncOffer {
                 revision: Revision(self.u64()),
                 strategy: self.one_of(&strategies),
                 entries: self.list(20, |d| StateEntry {

@@ -80,6 +80,7 @@ impl Simulation {
                 Command::Pending => machine.are_peers_pending(now, None),
                 Command::Optimise => machine.optimize_topology(now, None),
                 Command::Sync(offer) => machine.sync_shared_state(now, None, offer),
+                Command::SyncBeside(offer) => machine.sync_beside(now, None, offer),
                 Command::Compute(pause) => {
                     self.after(pause, SimEvent::Replied(peer, Reply::Resume));
                     continue;
