@@ -308,9 +308,11 @@ impl Master {
     }
 
     fn dispatch(&mut self, now: Time, peer: PeerId, message: ToMaster) {
-        match message {
-            ToMaster::Vote { .. } => self.clear_rejected(peer),
-            ToMaster::Started { .. } | ToMaster::OpVote { .. } => self.note_operation_of_rejected(now, peer),
+        match &message {
+            ToMaster::Vote { request, .. } if request.phase().is_exclusive() => self.clear_rejected(peer),
+            ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. } => {
+                self.note_call_of_rejected(now, peer);
+            }
             _ => {}
         }
         match message {

@@ -65,6 +65,17 @@ impl ArenaMember {
     }
 
     fn wait_by_clock(&mut self, need: Need, wait: &Wait<'_>) -> Result<(), Stop> {
+        let mut has_blocked = false;
+        let waited = self.wait_marked(need, wait, &mut has_blocked);
+        // A rank that is late itself stays marked as waiting, so that others do not name it as missing.
+        if has_blocked && !matches!(waited, Err(Stop::Late(_))) {
+            sleep::cancel(self.arena.word(SLEEPERS_AT), Ranks::one(self.me).0);
+        }
+        waited
+    }
+
+    /// Waits by the clock. From the first time that the rank blocks it is marked as waiting, also while it checks.
+    fn wait_marked(&mut self, need: Need, wait: &Wait<'_>, has_blocked: &mut bool) -> Result<(), Stop> {
         self.waiter.begin_at(Instant::now());
         loop {
             if self.is_met(need) {
@@ -74,10 +85,12 @@ impl ArenaMember {
             match self.waiter.step(wait) {
                 Step::Check => {}
                 Step::CheckAll => self.check(need)?,
-                Step::Block(at_most) => self.block(need, at_most)?,
+                Step::Block(at_most) => {
+                    *has_blocked = true;
+                    self.block(need, at_most)?;
+                }
                 Step::Over(Over::Cancelled) => return Err(Stop::Interrupted),
                 Step::Over(Over::TimedOut) => {
-                    // The rank stays marked as waiting, so that others do not name it as missing.
                     self.prepare_sleep(need);
                     let missing = self.missing(need);
                     if !missing.is_empty() {
@@ -99,7 +112,6 @@ impl ArenaMember {
             stop = if is_met { Ok(()) } else { self.check(need) };
             is_met || stop.is_err()
         });
-        sleep::cancel(arena.word(SLEEPERS_AT), mine);
         stop
     }
 

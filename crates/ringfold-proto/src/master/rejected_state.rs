@@ -16,7 +16,7 @@ pub(super) struct RejectedState {
     grace_ends: Time,
     /// Whether the grace time is over.
     silent: bool,
-    /// Whether operations were in flight then: votes on them are no calls that follow the rejection.
+    /// Whether other calls were in flight then. Their votes do not show that a call followed the rejection.
     is_beside: bool,
 }
 
@@ -40,8 +40,8 @@ impl Master {
         self.rejected.remove(&peer);
     }
 
-    /// The peer has started an operation, or voted on one.
-    pub(super) fn note_operation_of_rejected(&mut self, now: Time, peer: PeerId) {
+    /// The peer has made a call that may have been in flight when its state was rejected.
+    pub(super) fn note_call_of_rejected(&mut self, now: Time, peer: PeerId) {
         let grace_ends = now + self.config.timing.warn_after;
         match self.rejected.get_mut(&peer) {
             Some(rejected) if rejected.is_beside => {
