@@ -34,6 +34,9 @@ impl Simulation {
         let reply = match pending {
             PendingCall::Vote(_) => {
                 self.check_sync(peer, &result);
+                if let Err(Failure::StateRejected(_)) = &result {
+                    self.peers[peer].rejected_by = self.oracle.incarnation();
+                }
                 Reply::Call(result)
             }
             PendingCall::Reduce { tag, buffer, op, .. } => {
@@ -86,7 +89,7 @@ impl Simulation {
                     continue;
                 }
                 Command::StaySilent(pause) => {
-                    self.peers[peer].silent_since = Some((self.now, self.oracle.incarnation()));
+                    self.peers[peer].silent_since = Some((self.now, self.peers[peer].rejected_by));
                     self.after(pause, SimEvent::Replied(peer, Reply::Resume));
                     continue;
                 }

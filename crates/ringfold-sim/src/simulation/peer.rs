@@ -60,6 +60,8 @@ pub(super) struct SimPeer {
     pub sync_incarnation: u64,
     /// Since when it makes no calls because its state was rejected, and by which incarnation of the master.
     pub silent_since: Option<(Time, u64)>,
+    /// The incarnation of the master that rejected its state last.
+    pub rejected_by: u64,
     /// The world sizes after the last call other than a successful collective, for a planted bug.
     pub stale_world: Option<Attributes>,
     /// Stopped or slow until then. Events wait in the inbox meanwhile.
@@ -125,6 +127,7 @@ impl Simulation {
             sync_round: 0,
             sync_incarnation: 0,
             silent_since: None,
+            rejected_by: 0,
             stale_world: None,
             busy_until: Time::ZERO,
             slowness: Duration::ZERO,
