@@ -46,8 +46,8 @@ from pccl._enums import (
 )
 from pccl._enums import DeviceType as DeviceType
 from pccl._master import MasterNode
-from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
 from pccl._member import GroupMember as GroupMember
+from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
 from pccl._traffic import PeerTraffic as PeerTraffic
 from pccl._traffic import Traffic as Traffic
 from pccl._traffic import TrafficReport as TrafficReport

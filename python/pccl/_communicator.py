@@ -19,8 +19,8 @@ from pccl._descriptors import (
     make_request,
 )
 from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
-from pccl._tensors import SharedState, SharedStateSyncInfo
 from pccl._member import GroupMember
+from pccl._tensors import SharedState, SharedStateSyncInfo
 from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold import _native
 from ringfold._error import PCCLError, Result

@@ -1,0 +1,71 @@
+"""The samples of an epoch are used once each, however the world changes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ringfold.torch.elastic.ledger import SampleLedger
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_sample_is_used_once_per_epoch_over_random_worlds(seed: int) -> None:
+    chance = random.Random(seed)
+    length, size = chance.randint(1, 400), chance.randint(1, 16)
+    ledgers = [SampleLedger(length, shuffle=chance.random() < 0.8, seed=seed)]
+    used: Counter[int] = Counter()
+    epochs = 0
+    while epochs < 3:
+        world = chance.randint(1, 6)
+        # Newcomers continue with the state of a member; those that died are gone.
+        while len(ledgers) < world:
+            newcomer = SampleLedger(length)
+            newcomer.load_state_dict(ledgers[0].state_dict())
+            ledgers.append(newcomer)
+        del ledgers[world:]
+        assigned = ledgers[0].assign([size] * world)
+        assert all(ledger.assign([size] * world) == assigned for ledger in ledgers)
+        if chance.random() < 0.1:
+            continue  # The step was not committed, and is made again.
+        contributed = [chance.random() < 0.8 for _ in range(world)]
+        contributed[chance.randrange(world)] = True
+        epoch = ledgers[0].epoch
+        for ledger in ledgers:
+            ledger.commit(assigned, contributed)
+        for samples, counts in zip(assigned, contributed, strict=True):
+            used.update(samples if counts else ())
+        assert max(used.values(), default=1) == 1
+        if ledgers[0].epoch != epoch:
+            assert used == Counter(range(length))
+            used.clear()
+            epochs += 1
+
+
+def test_samples_of_a_replica_that_did_not_contribute_come_first() -> None:
+    ledger = SampleLedger(10, shuffle=False)
+    assigned = ledger.assign([2, 2, 2])
+    assert assigned == [[0, 1], [2, 3], [4, 5]]
+    ledger.commit(assigned, [True, False, True])
+    assert ledger.assign([2, 3]) == [[2, 3], [6, 7, 8]]
+    assert ledger.left == 6
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch() -> None:
+    orders = [SampleLedger(100, seed=seed).assign([100])[0] for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    ledger = SampleLedger(100)
+    ledger.commit(ledger.assign([100]), [True])
+    assert ledger.epoch == 1
+    assert ledger.assign([100])[0] != orders[0]
+
+
+def test_datasets_of_other_lengths_are_refused() -> None:
+    state = SampleLedger(10).state_dict()
+    with pytest.raises(ValueError, match="the run uses one of 10 samples"):
+        SampleLedger(11).load_state_dict(state)
+    with pytest.raises(ValueError, match="at least 1"):
+        SampleLedger(0)
