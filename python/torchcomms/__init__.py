@@ -16,9 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchcomms import _comms
-from torchcomms._allocator import get_mem_allocator
 from torchcomms._comms import *  # noqa: F403
-from torchcomms._registry import built_backends, is_backend_built, register_backend
+from torchcomms._registry import built_backends, is_backend_built
 
 if TYPE_CHECKING:
     import torchcomms.device_mesh as device_mesh
@@ -31,11 +30,9 @@ __all__ = [
     "built_backends",
     "device_mesh",
     "functional",
-    "get_mem_allocator",
     "hooks",
     "is_backend_built",
     "objcol",
-    "register_backend",
 ]
 __all__ += _comms.__all__
 

@@ -374,6 +374,10 @@ class Engine:
         return True
 
     @property
+    def has_windows(self) -> bool:
+        return True
+
+    @property
     def has_device(self) -> bool:
         return self._device is not None
 
