@@ -21,7 +21,7 @@ from torchcomms._registry import built_backends, is_backend_built
 
 if TYPE_CHECKING:
     import torchcomms.device_mesh as device_mesh
-    from torchcomms import functional, hooks, objcol
+    from torchcomms import distwrap, functional, hooks, objcol
     from torchcomms._window import TorchCommWinAccessType as TorchCommWinAccessType
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "built_backends",
     "device_mesh",
+    "distwrap",
     "functional",
     "hooks",
     "is_backend_built",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 __all__ += _comms.__all__
 
-_MODULES = frozenset({"device_mesh", "functional", "hooks", "objcol"})
+_MODULES = frozenset({"device_mesh", "distwrap", "functional", "hooks", "objcol"})
 
 
 def __getattr__(name: str) -> Any:

@@ -164,7 +164,7 @@ if IS_BACKEND:
                 raise RuntimeError(
                     f"invalid ranks {list(ranks)} in split: rank {self._comm.get_rank()} is not among them"
                 )
-            return BackendWrapper(child)
+            return type(self)(child)
 
 else:
 
@@ -229,7 +229,7 @@ else:
             child = self._split_comm(ranks, group_name or "", timeout)
             if child is None:
                 return None
-            group: Any = BackendWrapper(child)
+            group: Any = type(self)(child)
             group._set_group_name(group_name or child.get_name())
             group._set_group_desc(group_desc or "undefined")
             wrapped: ProcessGroup = group

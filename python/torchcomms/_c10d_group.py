@@ -69,7 +69,9 @@ def direct_group(backend: Any, options: Any) -> ProcessGroup | None:
         return None
     types = torch.distributed.Backend.backend_type_map
     custom = ProcessGroup.BackendType.CUSTOM
-    others = {name for name, kind in types.items() if kind == custom} - {"ringfold", "fake", "threaded"}
+    # Those of distwrap are never mixed with others.
+    names = {name for name, kind in types.items() if kind == custom and not name.startswith("distwrap_")}
+    others = names - {"ringfold", "fake", "threaded"}
     # Torch uses a group that it is given as it is, without backends for other devices.
     if others or plain.name() != "custom" or plain._device_types:
         return None

@@ -73,6 +73,8 @@ def _has_nan(tensor: torch.Tensor) -> bool:
     import torch
 
     values = tensor.detach()
+    if values.is_sparse:
+        values = values.coalesce().values()
     if values.element_size() == 1:  # torch does not compute with 8-bit floats
         values = values.to(torch.float32)
     # The sum needs no memory. It is NaN with any NaN, but also with infinities of both signs.
