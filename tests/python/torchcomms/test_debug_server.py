@@ -65,6 +65,8 @@ def _database(traces: list[Any]) -> Any:
 def test_the_server_returns_the_recorder_and_torch_reads_it(ranks: Ranks) -> None:
     for trace, database in ranks.run(2, serve):
         assert trace["version"] == "2.10" and trace["pg_config"]["main"]["ranks"] == "[0,1]"
-        assert [entry["profiling_name"].split(":")[1].split()[0] for entry in trace["entries"]][0] == "all_reduce"
+        assert [entry["profiling_name"].split(":")[1].split()[0] for entry in trace["entries"]][
+            0
+        ] == "all_reduce"
         assert len(trace["entries"]) == 2
         assert database is None or database[0] == 2 and database[2] == 4

@@ -28,7 +28,11 @@ def test_every_operation_has_a_class_and_takes_it(op: OpName) -> None:
     options = kind(hints={"a": "b"}, timeout=5.0)
     assert isinstance(options, OperationOptions) and options.hints == {"a": "b"} and options.timeout == 5.0
     assert kind().hints == {} and kind().timeout is None
-    assert list(inspect.signature(getattr(TorchComm, op.name)).parameters)[-3:] == ["hints", "timeout", "options"]
+    assert list(inspect.signature(getattr(TorchComm, op.name)).parameters)[-3:] == [
+        "hints",
+        "timeout",
+        "options",
+    ]
 
 
 @pytest.mark.parametrize("name", ["put", "get", "signal", "wait_signal"])
