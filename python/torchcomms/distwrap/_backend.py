@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from torchcomms import _registry
 from torchcomms._c10d_backend import BackendWrapper
+from torchcomms._c10d_group import direct_group
 from torchcomms._c10d_operations import Operations
 from torchcomms._environment import as_rank
 from torchcomms._new_comm import new_comm
@@ -79,17 +80,20 @@ def _devices() -> list[str]:
 
 def registered(backends: dict[str, str]) -> str:
     """The backends in the words of torch.distributed, registered there."""
+    is_alone = len(backends) == 1
+    pairs = []
     for device, name in backends.items():
-        ours = f"{PREFIX}{device}_{name}"
+        ours = f"{PREFIX}{'only_' if is_alone else ''}{device}_{name}"
         if ours not in dist.Backend.backend_list:
-            make = functools.partial(_new_backend, device, name)
+            make = functools.partial(_new_backend, device, name, is_alone)
             dist.Backend.register_backend(ours, make, extended_api=True, devices=[device])
             kinds = dist.ProcessGroup.BackendType
             dist.Backend.backend_type_map[ours] = getattr(kinds, _TYPES.get(device, "UCC"))
-    return ",".join(f"{device}:{PREFIX}{device}_{name}" for device, name in backends.items())
+        pairs.append(f"{device}:{ours}")
+    return ",".join(pairs)
 
 
-def _new_backend(device: str, name: str, options: Any, given: Any) -> GuardedBackend:
+def _new_backend(device: str, name: str, is_alone: bool, options: Any, given: Any) -> Any:
     """Makes the communicator of a group for a type of device. Torch calls it on all ranks of the group."""
     with as_rank(options.group_rank, options.group_size):
         comm = new_comm(
@@ -101,7 +105,8 @@ def _new_backend(device: str, name: str, options: Any, given: Any) -> GuardedBac
             is_high_priority_stream=getattr(given, "is_high_priority_stream", None),
             hints=getattr(given, "hints", None),
         )
-    return GuardedBackend(comm)
+    backend = GuardedBackend(comm)
+    return (direct_group(backend, options, (device,)) if is_alone else None) or backend
 
 
 def _device(kind: str) -> torch.device:

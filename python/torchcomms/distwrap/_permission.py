@@ -44,7 +44,6 @@ def permitted(function: Callable[P, T]) -> Callable[P, T]:
         with Permission():
             return function(*arguments, **named)
 
-    call.__module__ = "torchcomms.distwrap"
     return call
 
 

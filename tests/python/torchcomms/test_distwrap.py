@@ -239,4 +239,4 @@ def test_names_are_those_of_torch() -> None:
     for function in (dist.all_reduce, dist.all_to_all_single, dist.scatter, dist.broadcast_object_list):
         torchs = getattr(plain, function.__name__)
         assert inspect.signature(function) == inspect.signature(torchs)
-        assert function is not torchs and function.__module__ == "torchcomms.distwrap"
+        assert function is not torchs
