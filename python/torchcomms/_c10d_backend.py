@@ -237,10 +237,15 @@ else:
 
 
 def backend_of(group: ProcessGroup, device: str | None = None) -> BackendWrapper | None:
-    """The backend of a process group for this type of device, or for an accelerator if it has one; None if it is not ours."""
+    """The backend of a process group for this type of device; None if it is not ours.
+
+    By default it is that of an accelerator, if the group and this host have one.
+    """
     if isinstance(group, BackendWrapper):
         return group
-    types = sorted({one.type for one in group._device_types}, key=lambda one: one == "cpu")
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    first = "cpu" if accelerator is None else accelerator.type
+    types = sorted({one.type for one in group._device_types}, key=lambda one: one != first)
     wanted = device if device is not None else next(iter(types), None)
     if wanted is None or wanted not in types:
         return None

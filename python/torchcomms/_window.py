@@ -253,7 +253,6 @@ class TorchCommWindow:
             *("signal", async_op, hints),
         )
 
-    @also_named(src_rank="peer_rank")
     def wait_signal(
         self,
         peer_rank: int,
