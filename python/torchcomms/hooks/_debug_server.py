@@ -44,4 +44,9 @@ def add_handler(recorder: Callable[[], Recorder]) -> None:
 
     # Torch drops its reference after the end of the interpreter, when nothing can be freed any more.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
-    _register_handler(NAME, handle)
+    try:
+        _register_handler(NAME, handle)
+    except RuntimeError as error:  # another package has one of this name
+        logging.getLogger("torchcomms").warning(
+            "the debug server does not show the flight recorder: %s", error
+        )
