@@ -16,13 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchcomms import _comms
-from torchcomms._allocator import get_mem_allocator
 from torchcomms._comms import *  # noqa: F403
-from torchcomms._registry import built_backends, is_backend_built, register_backend
+from torchcomms._registry import built_backends, is_backend_built
 
 if TYPE_CHECKING:
     import torchcomms.device_mesh as device_mesh
-    from torchcomms import functional, hooks, objcol
+    from torchcomms import distwrap, functional, hooks, objcol
     from torchcomms._window import TorchCommWinAccessType as TorchCommWinAccessType
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
@@ -30,16 +29,15 @@ if TYPE_CHECKING:
 __all__ = [
     "built_backends",
     "device_mesh",
+    "distwrap",
     "functional",
-    "get_mem_allocator",
     "hooks",
     "is_backend_built",
     "objcol",
-    "register_backend",
 ]
 __all__ += _comms.__all__
 
-_MODULES = frozenset({"device_mesh", "functional", "hooks", "objcol"})
+_MODULES = frozenset({"device_mesh", "distwrap", "functional", "hooks", "objcol"})
 
 
 def __getattr__(name: str) -> Any:

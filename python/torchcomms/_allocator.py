@@ -6,6 +6,6 @@ from torchcomms._registry import _is_backend_registered, registered_class, unkno
 
 
 def get_mem_allocator(backend: str) -> None:
-    """The allocator for windows of this backend: None, which is torch's own; ``torch.cuda.MemPool`` accepts it."""
+    """The allocator for memory that other ranks can access: None, which is torch's own; ``torch.cuda.MemPool`` accepts it."""
     if not _is_backend_registered(backend) and registered_class(backend) is None:
         raise unknown_backend(backend)

@@ -15,6 +15,7 @@ from torchcomms._options import seconds
 
 if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
+    from torchcomms._window import TorchCommWindow
 
 # Before torch 2.14, Python classes can derive from ProcessGroup, but not from Backend. Torch accepts a process group in
 # place of a backend. Only a class that Python can derive from documents its arguments.
@@ -50,8 +51,13 @@ class _Wrapper(Operations):
         return self._options
 
     def get_mem_allocator(self) -> Any:
-        """The allocator for windows."""
-        return self._comm.mem_allocator
+        """The allocator for memory that other ranks can access."""
+        return self._comm.get_mem_allocator()
+
+    @property
+    def mem_allocator(self) -> Any:
+        """The same as :meth:`get_mem_allocator`."""
+        return self._comm.get_mem_allocator()
 
     @property
     def supports_coalescing(self) -> bool:
@@ -67,6 +73,24 @@ class _Wrapper(Operations):
     def supports_reconfigure(self) -> bool:
         """False: ranks are fixed for torch. Programs that use communicators call ``get_comm().reconfigure()``."""
         return False
+
+    @property
+    def supports_window(self) -> bool:
+        """Whether :meth:`new_window` works."""
+        return self._comm._backend.has_windows
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """False: ``get_comm().reconfigure()`` leaves ranks out."""
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
+    def new_window(self, tensor: torch.Tensor | None = None) -> TorchCommWindow:
+        """A window of the communicator. Torch's own process groups call it, too."""
+        return self._comm.new_window(tensor)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of later operations."""
@@ -140,7 +164,7 @@ if IS_BACKEND:
                 raise RuntimeError(
                     f"invalid ranks {list(ranks)} in split: rank {self._comm.get_rank()} is not among them"
                 )
-            return BackendWrapper(child)
+            return type(self)(child)
 
 else:
 
@@ -205,16 +229,39 @@ else:
             child = self._split_comm(ranks, group_name or "", timeout)
             if child is None:
                 return None
-            group: Any = BackendWrapper(child)
+            group: Any = type(self)(child)
             group._set_group_name(group_name or child.get_name())
             group._set_group_desc(group_desc or "undefined")
             wrapped: ProcessGroup = group
             return wrapped
 
 
+def backend_of(group: ProcessGroup, device: str | None = None) -> BackendWrapper | None:
+    """The backend of a process group for this type of device; None if it is not ours.
+
+    By default it is that of an accelerator, if the group and this host have one.
+    """
+    if isinstance(group, BackendWrapper):
+        return group
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    first = "cpu" if accelerator is None else accelerator.type
+    types = sorted({one.type for one in group._device_types}, key=lambda one: one != first)
+    wanted = device if device is not None else next(iter(types), None)
+    if wanted is None or wanted not in types:
+        return None
+    backend = group._get_backend(torch.device(wanted))
+    # With DebugLevel.DETAIL, torch wraps it.
+    backend = getattr(backend, "wrapped_pg", backend)
+    return backend if isinstance(backend, BackendWrapper) else None
+
+
 def _patch_process_groups() -> None:
-    """Avoids two crashes of torch with Python backends. Process groups with other backends are not changed."""
+    """Avoids two crashes of torch with Python backends, and adds their windows.
+
+    Process groups with other backends are not changed.
+    """
     register, split = ProcessGroup._register_backend, ProcessGroup.split_group
+    new_torch_window = getattr(ProcessGroup, "new_window", None)
     if getattr(split, "is_patched", False):
         return
     gloo, custom = ProcessGroup.BackendType.GLOO, ProcessGroup.BackendType.CUSTOM
@@ -236,8 +283,17 @@ def _patch_process_groups() -> None:
             return None
         return split(self, list(ranks), *arguments, **named)
 
+    # Torch's own windows cannot be made in Python.
+    def new_window(self: ProcessGroup, tensor: torch.Tensor | None = None) -> Any:
+        backend = backend_of(self, tensor.device.type if tensor is not None else None)
+        if backend is not None:
+            return backend.new_window(tensor)
+        if new_torch_window is None:
+            raise RuntimeError("unsupported by this version of torch: windows of a process group")
+        return new_torch_window(self, tensor)
+
     split_group.is_patched = True  # type: ignore[attr-defined]
-    for ours, theirs in ((_register_backend, register), (split_group, split)):
+    for ours, theirs in ((_register_backend, register), (split_group, split), (new_window, new_torch_window)):
         ours.__doc__ = theirs.__doc__
         setattr(ProcessGroup, ours.__name__, ours)
 

@@ -28,12 +28,12 @@ class DirectGroup(ProcessGroup):
     The dispatcher is used while something observes it: a profiler, or a mode that traces or counts operations.
     """
 
-    def __init__(self, store: Any, backend: Any) -> None:
+    def __init__(self, store: Any, backend: Any, devices: tuple[str, ...]) -> None:
         super().__init__(store, backend.rank(), backend.size())
         self._backend = backend
         kind = ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
-        for device in ("cpu", "cuda"):
+        for device in devices:
             self._register_backend(torch.device(device), kind, backend)
 
 
@@ -57,8 +57,10 @@ for _name in _DIRECT:
         setattr(DirectGroup, _name, _direct(_name))
 
 
-def direct_group(backend: Any, options: Any) -> ProcessGroup | None:
-    """A group with this backend for all devices.
+def direct_group(
+    backend: Any, options: Any, devices: tuple[str, ...] = ("cpu", "cuda")
+) -> ProcessGroup | None:
+    """A group with this backend for all its devices.
 
     None if torch has to make the group itself: other backends may be part of it, or it is observed.
     """
@@ -69,11 +71,13 @@ def direct_group(backend: Any, options: Any) -> ProcessGroup | None:
         return None
     types = torch.distributed.Backend.backend_type_map
     custom = ProcessGroup.BackendType.CUSTOM
-    others = {name for name, kind in types.items() if kind == custom} - {"ringfold", "fake", "threaded"}
+    # Those of distwrap are never mixed with others.
+    names = {name for name, kind in types.items() if kind == custom and not name.startswith("distwrap_")}
+    others = names - {"ringfold", "fake", "threaded"}
     # Torch uses a group that it is given as it is, without backends for other devices.
     if others or plain.name() != "custom" or plain._device_types:
         return None
-    group = DirectGroup(options.store, backend)
+    group = DirectGroup(options.store, backend, devices)
     if plain.bound_device_id is not None:
         group.bound_device_id = plain.bound_device_id
     return group

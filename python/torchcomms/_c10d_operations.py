@@ -61,7 +61,7 @@ class Operations:
         """Reduces the tensors of all ranks; every rank gets the result."""
         given = _one(tensors, "allreduce")
         if given.is_sparse:
-            return self._allreduce_sparse(given, opts)
+            return self._issue(self._comm.all_reduce, (given, _reduce_op(opts)), opts, tensors, None)
         if opts is not None and not opts.asyncOp and self._batch is None and _is_dense(given):
             # The fast path of most calls.
             self._issued += 1
@@ -342,26 +342,6 @@ class Operations:
         work.wait()
         return None
 
-    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> MaybeWork:
-        """Gathers the indices and values of all ranks, and sums them."""
-        if _reduce_op(opts).type is not RedOpType.SUM:
-            raise RuntimeError("unsupported reduction of sparse tensors: must be SUM")
-        comm, timeout = self._comm, _timeout(opts)
-        mine = tensor.coalesce()
-        counts = torch.empty(comm.get_size(), dtype=torch.int64)
-        comm.all_gather_single(counts, torch.tensor([mine._nnz()]), False, None, timeout)
-        indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
-        all_indices = [indices.new_empty(count, *indices.shape[1:]) for count in counts.tolist()]
-        all_values = [values.new_empty(count, *values.shape[1:]) for count in counts.tolist()]
-        comm.all_gather_v(all_indices, indices, False, None, timeout)
-        comm.all_gather_v(all_values, values, False, None, timeout)
-        total = torch.sparse_coo_tensor(
-            torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
-        )
-        with torch.no_grad():
-            tensor.copy_(total.coalesce())
-        return C10dWork([], [tensor], self._in_order) if opts is None or opts.asyncOp else None
-
     # The names of torch 2.11.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -451,9 +431,13 @@ _REDUCE_OPS = {
 
 
 def _reduce_op(opts: Any) -> ReduceOp:
-    if opts is None:
-        return ReduceOp.SUM
-    reduce = opts.reduceOp
+    return ReduceOp.SUM if opts is None else reduce_op_of(opts.reduceOp)
+
+
+def reduce_op_of(reduce: Any) -> ReduceOp:
+    """A reduction of torch.distributed as one of torchcomms."""
+    if isinstance(reduce, C10dReduceOp.RedOpType):
+        reduce = C10dReduceOp(reduce)
     known = _REDUCE_OPS.get(reduce.op)
     if known is not None:
         return known

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchcomms import _hook_args, _watcher
+from torchcomms._allocator import get_mem_allocator
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
 from torchcomms._call import Call
 from torchcomms._comm_hooks import CommHooks, op_ids
-from torchcomms._comm_operations import CommOperations
-from torchcomms._hints import check_hints, with_hints
+from torchcomms._comm_operations import CommOperations, OptionalHints, Options
+from torchcomms._hints import check_call_hints, check_hints, with_hints
 from torchcomms._op_name import OpName
-from torchcomms._options import BatchP2POptions, CommOptions, Hints, TimeoutLike, seconds
+from torchcomms._options import BatchP2POptions, CommOptions, Hints, TimeoutLike, chosen, seconds
 from torchcomms._persistent import AllGatherHandle
 from torchcomms._work import TorchWork
 
@@ -82,12 +83,20 @@ class TorchComm(CommOperations, CommHooks):
         """The backend itself."""
         return self._backend.impl
 
+    def unsafe_get_backend(self) -> Any:
+        """Deprecated: the same as :meth:`get_backend_impl`."""
+        text = "unsafe_get_backend() is deprecated: use get_backend_impl()"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.get_backend_impl()
+
+    def get_mem_allocator(self) -> Any:
+        """The allocator for memory that other ranks can access; see :func:`torchcomms.get_mem_allocator`."""
+        return get_mem_allocator(self.get_backend())
+
     @property
     def mem_allocator(self) -> Any:
-        """The allocator for windows; see :func:`torchcomms.get_mem_allocator`."""
-        from torchcomms._allocator import get_mem_allocator
-
-        return get_mem_allocator(self.get_backend())
+        """The same as :meth:`get_mem_allocator`."""
+        return self.get_mem_allocator()
 
     # --- batches, persistent all-gather, windows -------------------------------------------------------------------
 
@@ -96,11 +105,17 @@ class TorchComm(CommOperations, CommHooks):
         return BatchSendRecv(self)
 
     def all_gather_p_init(
-        self, output: torch.Tensor, hints: Hints = None, timeout: TimeoutLike = None
+        self,
+        output: torch.Tensor,
+        hints: OptionalHints = None,
+        timeout: TimeoutLike = None,
+        options: Options = None,
     ) -> AllGatherHandle:
         """Prepares repeated all-gathers into ``output``."""
         self._require_open()
-        call = Call(OpName.all_gather_p_init, False, hints, timeout, None, output)
+        call = Call(OpName.all_gather_p_init, False, *chosen(hints, timeout, options), None, output)
+        if call.hints:
+            check_call_hints(call.hints, call.op.name)
         return self._run_hooked(call, lambda: AllGatherHandle(self, output))
 
     def all_gather_p_exec(
@@ -108,12 +123,14 @@ class TorchComm(CommOperations, CommHooks):
         handle: AllGatherHandle,
         input: torch.Tensor,
         async_op: bool = False,
-        hints: Hints = None,
+        hints: OptionalHints = None,
         timeout: TimeoutLike = None,
+        options: Options = None,
     ) -> TorchWork:
         """Runs a prepared all-gather."""
         output = handle.output_for(self)
-        return self._issue(Call(OpName.all_gather_p_exec, async_op, hints, timeout, input, output))
+        call = Call(OpName.all_gather_p_exec, async_op, *chosen(hints, timeout, options), input, output)
+        return self._issue(call)
 
     def all_gather_p_free(self, handle: AllGatherHandle) -> None:
         """Frees a prepared all-gather."""
@@ -302,8 +319,9 @@ class TorchComm(CommOperations, CommHooks):
         tensor: torch.Tensor,
         op: ReduceOp,
         async_op: bool,
-        hints: Hints = None,
+        hints: OptionalHints = None,
         timeout: TimeoutLike = None,
+        options: Options = None,
     ) -> TorchWork:
         """Reduces the tensors of all ranks. Every rank gets the result, the same bits everywhere."""
         now = getattr(self._backend, "all_reduce_now", None)
@@ -311,11 +329,12 @@ class TorchComm(CommOperations, CommHooks):
             now is None
             or hints
             or timeout is not None
+            or options is not None
             or self._is_final
             or self._pre.every
             or self._post.every
         ):
-            return super().all_reduce(tensor, op, async_op, hints, timeout)
+            return super().all_reduce(tensor, op, async_op, hints, timeout, options)
         began = time.monotonic() if self._ends_process else 0.0
         work: TorchWork | None = now(tensor, op, async_op)
         if work is None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _hook_args
+from torchcomms import _hook_args, _options
+from torchcomms._allocator import get_mem_allocator
 from torchcomms._batch import BatchSendRecv, P2POp, P2POpType
 from torchcomms._comm import TorchComm
 from torchcomms._hook_args import *  # noqa: F403
 from torchcomms._new_comm import new_comm
 from torchcomms._op_name import OpName
-from torchcomms._options import BatchP2POptions, CommOptions, ReconfigureOptions, Timeout
+from torchcomms._options import *  # noqa: F403
 from torchcomms._persistent import AllGatherHandle
 from torchcomms._python_backend import TorchCommBackend
 from torchcomms._reduce_op import RedOpType, ReduceOp
-from torchcomms._registry import _is_backend_registered
+from torchcomms._registry import _is_backend_registered, register_backend
 from torchcomms._removable import RemovableHandle
 from torchcomms._work import TorchWork, WorkStatus
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
 
-__all__ = ["AllGatherHandle", "BatchP2POptions", "BatchSendRecv", "CommOptions", "OpName", "P2POp"]
-__all__ += ["P2POpType", "ReconfigureOptions", "RedOpType", "ReduceOp", "RemovableHandle", "Timeout"]
+__all__ = ["AllGatherHandle", "BatchSendRecv", "OpName", "P2POp"]
+__all__ += ["P2POpType", "RedOpType", "ReduceOp", "RemovableHandle"]
 __all__ += ["TorchComm", "TorchCommBackend", "TorchWork", "WorkStatus", "_is_backend_registered"]
-__all__ += ["new_comm"]
+__all__ += ["get_mem_allocator", "new_comm", "register_backend"]
+__all__ += _options.__all__
 __all__ += _hook_args.__all__
 
 # Imported on first use: these need torch, or are seldom used.

@@ -60,8 +60,8 @@ class DeviceWindow:
         """The tensor of a rank itself."""
         if not self._window.size(rank):
             return torch.empty(shape, dtype=dtype, device=self._device.device)
-        memory = _Memory(self._window.address(rank), self._window.size(rank), self._window)
-        return torch.as_tensor(memory, device=self._device.device).view(dtype).view(shape)
+        address, nbytes = self._window.address(rank), self._window.size(rank)
+        return memory_tensor(address, nbytes, self._device.device, self._window).view(dtype).view(shape)
 
     def handle(self) -> DeviceWindowHandle:
         """The window for kernels."""
@@ -113,11 +113,16 @@ class DeviceWindowHandle:
         return f"<{type(self).__name__}: rank {self.rank} of {self.size}>"
 
 
-class _Memory:
-    """Bytes of another rank, as torch takes them."""
+def memory_tensor(address: int, nbytes: int, device: torch.device, owner: object) -> torch.Tensor:
+    """The memory of a CUDA device at an address, as a tensor of bytes. It keeps the owner alive."""
+    return torch.as_tensor(_Memory(address, nbytes, owner), device=device)
 
-    def __init__(self, address: int, nbytes: int, window: _native.DeviceWindow) -> None:
-        self._window = window
+
+class _Memory:
+    """Bytes of a device, as torch takes them."""
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        self._owner = owner
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),
             "typestr": "|u1",

@@ -20,6 +20,7 @@ from torchcomms._dtypes import SUM, U8
 from torchcomms._hints import check_call_hints, media_of, tag_of, tls_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
+from torchcomms._sparse import all_reduce_sparse, is_sparse_sum
 from torchcomms._staging import CallQueue, QueuedCall, staged
 from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
@@ -127,6 +128,8 @@ class Engine:
 
     def issue(self, call: Call) -> TorchWork:
         group = self._group or self._require_group()
+        if is_sparse_sum(call):
+            return self._all_reduce_sparse(call)
         task = Task(call, self.rank, self.size, self._tag)
         if call.hints:
             check_call_hints(call.hints, call.op.name, task.is_transfer)
@@ -170,6 +173,16 @@ class Engine:
         except GroupError as error:
             return _failed(error)
         return _joint_work(pending, async_op)
+
+    def _all_reduce_sparse(self, call: Call) -> TorchWork:
+        """Sums a sparse tensor. An asynchronous call, too, runs to its end here."""
+        if call.hints:
+            check_call_hints(call.hints, call.op.name)
+        try:
+            all_reduce_sparse(call, self.size, self.issue)
+        except GroupError as error:
+            return _failed(error)
+        return TorchWork()
 
     def _open_device(self, group: _native.Group, device: torch.device) -> None:
         """Connects the devices, with the first collective on CUDA tensors, which all ranks call together."""
@@ -371,6 +384,10 @@ class Engine:
 
     @property
     def works_end_unattended(self) -> bool:
+        return True
+
+    @property
+    def has_windows(self) -> bool:
         return True
 
     @property

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torchcomms._batch import P2POp
 from torchcomms._call import Call
+from torchcomms._hints import check_call_hints
+from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions
 from torchcomms._registry import FAKE
 from torchcomms._work import TorchWork
@@ -24,15 +26,20 @@ class FakeBackend:
     is_initialized = True
     works_end_unattended = False
     has_device = False
+    has_windows = True
 
     @property
     def impl(self) -> FakeBackend:
         return self
 
     def issue(self, call: Call) -> TorchWork:
+        if call.hints:
+            check_call_hints(call.hints, call.op.name, call.op in (OpName.send, OpName.recv))
         return TorchWork()
 
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
+        if options.hints:
+            check_call_hints(options.hints, OpName.batch_op_issue.name, True)
         return TorchWork()
 
     def split(self, ranks: list[int], name: str, timeout: float | None, options: CommOptions) -> FakeBackend:

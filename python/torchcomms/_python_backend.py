@@ -182,6 +182,10 @@ class PythonBackend:
         return True
 
     @property
+    def has_windows(self) -> bool:
+        return type(self._impl).new_window is not TorchCommBackend.new_window
+
+    @property
     def impl(self) -> TorchCommBackend:
         return self._impl
 

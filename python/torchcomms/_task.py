@@ -18,6 +18,8 @@ Spans = list[tuple[int, int]]
 # The arguments of the native module: operation, dtype, reduce, peer, counts, others, inputs, outputs, timeout, tag.
 NativeArguments = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None, int]
 
+_STRIDED = torch.strided
+
 
 class Task:
     """A checked operation with its tensors. If it works in place, ``inputs is outputs``."""
@@ -100,6 +102,11 @@ class Task:
         for tensor in outputs if inputs is outputs else (*outputs, *inputs):
             if tensor.dtype is not dtype:
                 raise RuntimeError(f"tensors of different types: {dtype} and {tensor.dtype}")
+            if tensor.layout is not _STRIDED:
+                raise RuntimeError(
+                    f"unsupported tensor layout {tensor.layout}: convert it by to_dense(); only all_reduce with SUM takes sparse "
+                    "COO tensors"
+                )
             if not tensor.is_contiguous():
                 strides = list(tensor.stride())
                 raise RuntimeError(

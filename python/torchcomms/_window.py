@@ -12,7 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
 from torchcomms._hints import check_call_hints
-from torchcomms._options import Hints, TimeoutLike, seconds
+from torchcomms._keywords import also_named
+from torchcomms._options import Hints, OperationOptions, TimeoutLike, chosen, seconds
+from torchcomms._window_buffer import RegisteredBuffer
 from torchcomms._work import Pending, TorchWork
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class TorchCommWindow:
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
         self._bytes = 0
         self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
+        self._buffers: set[RegisteredBuffer] = set()
 
     _supervise: Callable[[TorchWork, str, float], None] | None = None
     """Told of each operation, with its name and the time of its start, if failures end the process."""
@@ -182,19 +185,22 @@ class TorchCommWindow:
         strides = torch.empty(shape, dtype=dtype, device="meta").stride()
         return torch.empty(0, dtype=dtype).set_(mapped(number), start // dtype.itemsize, shape, strides)
 
+    @also_named(offset="target_offset_nelems")
     def put(
         self,
         tensor: torch.Tensor,
         dst_rank: int,
         target_offset_nelems: int,
         async_op: bool,
-        hints: Hints = None,
+        hints: Hints | OperationOptions = None,
         timeout: TimeoutLike = None,
+        options: OperationOptions | None = None,
     ) -> TorchWork:
         """Writes a tensor into that of another rank, at an offset in elements.
 
         When it has ended, ``tensor`` may change again; a later signal tells the other rank that it has arrived.
         """
+        hints, timeout = chosen(hints, timeout, options)
         window = self._require()
         _check(tensor, "the tensor to put")
         offset = self._offset(window, "put", dst_rank, target_offset_nelems, tensor)
@@ -204,16 +210,19 @@ class TorchCommWindow:
             *("put", async_op, hints),
         )
 
+    @also_named(offset="source_offset_nelems")
     def get(
         self,
         tensor: torch.Tensor,
         src_rank: int,
         source_offset_nelems: int,
         async_op: bool,
-        hints: Hints = None,
+        hints: Hints | OperationOptions = None,
         timeout: TimeoutLike = None,
+        options: OperationOptions | None = None,
     ) -> TorchWork:
         """Reads a part of another rank's tensor, at an offset in elements. Only with CUDA tensors, or with shared memory."""
+        hints, timeout = chosen(hints, timeout, options)
         window = self._require()
         _check(tensor, "the tensor to read into")
         offset = self._offset(window, "get", src_rank, source_offset_nelems, tensor)
@@ -226,11 +235,18 @@ class TorchCommWindow:
             copy, lambda device: device.get(tensor, src_rank, offset, async_op), "get", async_op, hints
         )
 
+    @also_named(peer_rank="dst_rank")
     def signal(
-        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
+        self,
+        dst_rank: int,
+        async_op: bool,
+        hints: Hints | OperationOptions = None,
+        timeout: TimeoutLike = None,
+        options: OperationOptions | None = None,
     ) -> TorchWork:
         """Signals a rank that all earlier puts into its tensor have arrived. Ends when the signal is queued."""
-        window, rank = self._require(), self._rank(peer_rank)
+        hints, timeout = chosen(hints, timeout, options)
+        window, rank = self._require(), self._rank(dst_rank)
         return self._run(
             lambda: window.signal(rank, seconds(timeout)),
             lambda device: device.signal(rank, async_op),
@@ -238,12 +254,18 @@ class TorchCommWindow:
         )
 
     def wait_signal(
-        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
+        self,
+        peer_rank: int,
+        async_op: bool,
+        hints: Hints | OperationOptions = None,
+        timeout: TimeoutLike = None,
+        options: OperationOptions | None = None,
     ) -> TorchWork:
         """Waits for a rank's next signal, and takes it. After a timeout it may be waited for again.
 
         With CUDA tensors the stream waits, not the host, and a timeout fails the communicator.
         """
+        hints, timeout = chosen(hints, timeout, options)
         window, rank = self._require(), self._rank(peer_rank)
         return self._run(
             lambda: window.wait_signal(rank, seconds(timeout)),
@@ -265,6 +287,27 @@ class TorchCommWindow:
                 "unsupported window for kernels: its tensor is in host memory; register a CUDA tensor on all ranks"
             )
         return window.handle()
+
+    def register_local_buffer(self, tensor: torch.Tensor) -> RegisteredBuffer:
+        """Keeps the memory of a tensor of this rank for kernels that put from it. Not collective.
+
+        The tensor is on the device of the window's own tensor.
+        """
+        device = self._require_tensor().device
+        _check(tensor, "a local buffer")
+        if tensor.device != device:
+            raise RuntimeError(
+                f"invalid device {tensor.device} of a local buffer: the window's tensor is on {device}"
+            )
+        buffer = RegisteredBuffer(tensor)
+        self._buffers.add(buffer)
+        return buffer
+
+    def deregister_local_buffer(self, buffer: RegisteredBuffer) -> None:
+        """Releases a buffer of :meth:`register_local_buffer`. Kernels that use it must have ended."""
+        if buffer not in self._buffers:
+            raise RuntimeError(f"invalid buffer {buffer!r}: it is not registered with this window")
+        self._buffers.remove(buffer)
 
     # --- copies ----------------------------------------------------------------------------------------------------
 
@@ -368,6 +411,7 @@ class FakeWindow(TorchCommWindow):
 
     def __init__(self) -> None:
         self._tensor, self._bytes = _nothing, 0
+        self._buffers = set()
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:
         """Holds a tensor."""

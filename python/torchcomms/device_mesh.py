@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["init_device_mesh"]
 
-_numbers = itertools.count()
-
 
 def init_device_mesh(
     mesh_dim_comms: tuple[TorchComm, ...],
@@ -33,6 +31,9 @@ def init_device_mesh(
 
     ``_global_comm`` has all ranks of the mesh. It is needed for several dimensions if ``torch.distributed`` is not initialized, and
     becomes the default process group then. With it, ranks may have any layout; without it, the layout is row-major.
+
+    The default process group has the name of its communicator, and each dimension's group that of the dimension. A name that
+    another group has already is followed by a number.
     """
     import torch
     import torch.distributed as dist
@@ -50,7 +51,7 @@ def init_device_mesh(
     if _global_comm is not None:
         mesh = _gathered(_global_comm, sizes, coordinates)
         if not dist.is_initialized():
-            world = _create_torchcomm_process_group(_global_comm, f"torchcomm_{next(_numbers)}")
+            world = _create_torchcomm_process_group(_global_comm, _free_name(_global_comm.get_name()))
             dist.distributed_c10d._update_default_pg(world)
     elif dist.is_initialized():
         mesh = torch.arange(torch.Size(sizes).numel()).view(sizes)
@@ -65,12 +66,10 @@ def init_device_mesh(
             "torch.distributed first"
         )
     groups = []
-    for dim, comm in enumerate(comms):
+    for dim, (comm, name) in enumerate(zip(comms, mesh_dim_names, strict=True)):
         along = mesh[(*coordinates[:dim], slice(None), *coordinates[dim + 1 :])].tolist()
         ranks = {rank: number for number, rank in enumerate(along)}
-        groups.append(
-            _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
-        )
+        groups.append(_create_torchcomm_process_group(comm, _free_name(name), global_ranks_mapping=ranks))
     device = comms[0].get_device().type
     if len(groups) == 1:
         return DeviceMesh.from_group(groups[0], device, mesh, mesh_dim_names=tuple(mesh_dim_names))
@@ -93,6 +92,15 @@ def _gathered(comm: TorchComm, sizes: list[int], coordinates: tuple[int, ...]) -
     if int(mesh.min()) < 0:
         raise RuntimeError(f"invalid mesh: two ranks have the same coordinates in {gathered.tolist()}")
     return mesh
+
+
+def _free_name(name: str) -> str:
+    """The name, with a number if a process group has it already. All ranks make their groups in the same order."""
+    from torch.distributed import distributed_c10d as c10d
+
+    taken = set(c10d._world.pg_names.values())
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    return next(one for one in names if one not in taken)
 
 
 def _create_torchcomm_process_group(
@@ -155,7 +163,7 @@ def _flatten_with_comm(
     if mesh_dim_name in (root.mesh_dim_names or ()):
         raise ValueError(f"invalid dimension {mesh_dim_name!r}: the mesh has it already")
     ranks = {rank: number for number, rank in enumerate(global_ranks)}
-    group = _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
+    group = _create_torchcomm_process_group(comm, _free_name(mesh_dim_name), global_ranks_mapping=ranks)
     flat = DeviceMesh(
         root.device_type,
         _layout=layout,

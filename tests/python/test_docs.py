@@ -162,7 +162,24 @@ def test_the_page_of_torchcomms_names_every_call_with_its_arguments_and_none_els
     arguments = set().union(*map(words_of, [torchcomms.TorchComm, torchcomms.new_comm])) - {"_"}
     assert not arguments - words, f"the page says nothing of {sorted(arguments - words)}"
     calls = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE) for name in CALL.findall(row)}
+    from torchcomms import distwrap
+
+    known |= {name for name in distwrap.__all__ if inspect.isfunction(getattr(distwrap, name))}
     assert len(calls) > 40 and not calls - known, f"there is no {sorted(calls - known)}"
+
+
+def test_the_page_of_torchcomms_names_what_distwrap_has() -> None:
+    pytest.importorskip("torch")
+    from torchcomms import distwrap
+
+    begin = PAGES["torchcomms.md"].index("## distwrap")
+    section = PAGES["torchcomms.md"][begin : PAGES["torchcomms.md"].index("\n## ", begin)]
+    words = set(re.findall(r"[A-Za-z_]\w*", section))
+    ours = {name for name in distwrap.__all__ if inspect.isfunction(getattr(distwrap, name))}
+    missing = {
+        name for name in ours if not name.startswith(("_", "get_rank", "get_world", "get_process", "is_"))
+    }
+    assert not missing - words, f"the page says nothing of {sorted(missing - words)}"
 
 
 # A call within backticks, as a table's first column has it.

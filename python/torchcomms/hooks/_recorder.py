@@ -109,6 +109,12 @@ class Recorder:
             entries = self._updated(include_completed)
             return json.dumps({**self._heading(), "entries": [entry.to_dict() for entry in entries]})
 
+    def trace_json(self, include_completed: bool) -> str:
+        """The trace in the form of torch's analyser, as JSON."""
+        with self._lock:
+            entries = self._updated(include_completed)
+            return json.dumps(_trace_file.converted(self._heading(), entries))
+
     def write(self, rank: int, include_completed: bool) -> str:
         """Writes the file for torch's analyser; returns its path."""
         with self._lock:

@@ -75,4 +75,6 @@ def _listed(numbers: Any) -> str:
 
 
 def _address(tensor: torch.Tensor) -> str:
+    if tensor.is_sparse:
+        return _address(tensor._values())
     return f"0x{tensor.data_ptr():x}"

@@ -47,9 +47,7 @@ def write(rank: int, heading: dict[str, Any], entries: list[Entry]) -> str:
     """Writes the trace of a rank atomically; returns its path."""
     path = path_for(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    converter = _Converter([entry for entry in entries if not entry.is_rejected])
-    trace = {**heading, "entries": converter.entries}
-    trace["pg_config"] = {**heading["pg_config"], **converter.groups}
+    trace = converted(heading, entries)
     # Another prefix while it is written: the analyser reads all files of the folder with the usual one.
     fd, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
@@ -60,6 +58,13 @@ def write(rank: int, heading: dict[str, Any], entries: list[Entry]) -> str:
         os.unlink(temporary)
         raise
     return str(path)
+
+
+def converted(heading: dict[str, Any], entries: list[Entry]) -> dict[str, Any]:
+    """The trace in the analyser's form."""
+    converter = _Converter([entry for entry in entries if not entry.is_rejected])
+    groups = {**heading["pg_config"], **converter.groups}
+    return {**heading, "pg_config": groups, "entries": converter.entries}
 
 
 class _Converter:

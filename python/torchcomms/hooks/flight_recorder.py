@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
+from torchcomms.hooks import _debug_server
 from torchcomms.hooks._recorder import Recorder
 
 if TYPE_CHECKING:
@@ -34,16 +36,19 @@ class FlightRecorderHook:
 
     The file's name is ``TORCHCOMM_FR_DUMP_TEMP_FILE`` followed by the rank; by default ``comm_lib_trace_rank_0`` and so on, in the
     folder ``torch`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. With ``TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME=1`` the variable is the
-    whole name.
+    whole name. Torch's debug server (``torch.distributed.debug``) shows the shared memory.
     """
 
     def __init__(self, max_entries: int = 2048, isolated: bool = False) -> None:
         self._records = max_entries > 0
         self._recorder = Recorder(max_entries) if isolated else _shared_recorder()
+        self._comms: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
     def register_with_comm(self, comm: TorchComm) -> None:
         """Records later operations of this communicator. Calling it again does nothing."""
+        _debug_server.add_handler(_shared_recorder)
         self._recorder.add_comm(comm, self._records)
+        self._comms.add(comm)
 
     def dump_json(self, include_completed: bool = True) -> str:
         """The entries as JSON, oldest first; without ``include_completed`` only those that have not ended."""
@@ -58,8 +63,8 @@ class FlightRecorderHook:
         self._recorder.reset()
 
     def is_enabled(self) -> bool:
-        """Whether it records."""
-        return self._records and self._recorder.is_enabled
+        """Whether it records: it is registered with a communicator that exists, and has room for entries."""
+        return self._records and self._recorder.is_enabled and bool(self._comms)
 
     def size(self) -> int:
         """The number of entries."""

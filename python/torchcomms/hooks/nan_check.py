@@ -28,12 +28,12 @@ class NanCheckHook:
         self._comms: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
     def is_enabled(self) -> bool:
-        """Whether it checks anything."""
-        return self._check_inputs or self._check_outputs
+        """Whether it checks anything: it is registered with a communicator that exists."""
+        return bool(self._comms)
 
     def register_with_comm(self, comm: TorchComm) -> None:
         """Checks later operations of this communicator."""
-        if not self.is_enabled() or comm in self._comms:
+        if not (self._check_inputs or self._check_outputs) or comm in self._comms:
             return
         self._comms.add(comm)
         comm.register_pre_hook(self._check_of(comm))
@@ -73,6 +73,8 @@ def _has_nan(tensor: torch.Tensor) -> bool:
     import torch
 
     values = tensor.detach()
+    if values.is_sparse:
+        values = values.coalesce().values()
     if values.element_size() == 1:  # torch does not compute with 8-bit floats
         values = values.to(torch.float32)
     # The sum needs no memory. It is NaN with any NaN, but also with infinities of both signs.

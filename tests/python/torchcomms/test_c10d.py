@@ -267,6 +267,7 @@ def go_further(folder: Path) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with process_group("ringfold", folder):
         _reduce_what_gloo_does_not()
+        _ask_for_windows()
         _take_tensors_as_they_are()
         _gather_uneven_parts()
         _follow_works()
@@ -310,6 +311,27 @@ def _reduce_what_gloo_does_not() -> None:
     assert sparse.to_dense().tolist() == [1.0, 1.0, 1.0 + 2.0 * world, 0.0]
     with pytest.raises(RuntimeError, match="BAND|bitwise|float"):
         dist.all_reduce(torch.ones(2), ReduceOp.BAND)
+
+
+def _ask_for_windows() -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    backend: Any = group._get_backend(CPU)
+    assert backend.supports_window is True and backend.supports_shrinking is False
+    assert backend._supports_time_estimate is False and backend.mem_allocator is None
+    if not hasattr(dist.ProcessGroup, "new_window"):
+        return
+    assert getattr(group, "supports_window", True) is True
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for window in (group.new_window(torch.zeros(world)), group.new_window()):
+        if window.get_tensor() is None:
+            window.tensor_register(torch.zeros(world))
+        window.put(torch.tensor([rank + 1.0]), (rank + 1) % world, rank, False)
+        window.signal((rank + 1) % world, False)
+        window.wait_signal((rank - 1) % world, False)
+        assert window.get_tensor()[(rank - 1) % world].item() == (rank - 1) % world + 1
+        dist.barrier()
+        window.tensor_deregister()
 
 
 def _take_tensors_as_they_are() -> None:

@@ -31,6 +31,10 @@ def use_a_mesh_of_two_dimensions() -> Any:
     assert mesh.mesh.tolist() == [[0, 1], [2, 3]] and mesh.mesh_dim_names == ("replicate", "shard")
     assert mesh.get_local_rank("replicate") == row and mesh.get_local_rank("shard") == column
 
+    assert dist.group.WORLD is not None and dist.group.WORLD.group_name == "main"
+    assert [mesh.get_group(name).group_name for name in ("replicate", "shard")] == ["replicate", "shard"]
+    again = init_device_mesh((columns, rows), ("replicate", "shard"), _global_comm=comm)
+    assert again.get_group("shard").group_name == "shard_1"
     one = torch.tensor([float(comm.get_rank())])
     dist.all_reduce(one, group=mesh.get_group("shard"))
     assert one.item() == [1.0, 5.0][row]
@@ -48,6 +52,7 @@ def use_a_mesh_of_two_dimensions() -> Any:
     loss.backward()
     flat = _flatten_with_comm(mesh, "all", comm, [0, 1, 2, 3], _flat_layout(mesh))
     assert flat.get_group() is mesh["all"].get_group() and flat.size() == 4
+    assert flat.get_group().group_name == "all"
     total = torch.ones(1)
     dist.all_reduce(total, group=flat.get_group())
     dist.destroy_process_group()

@@ -175,6 +175,7 @@ def test_recorders_share_one_memory_unless_isolated(comm: TorchComm) -> None:
     shared, again = FlightRecorderHook(), FlightRecorderHook(max_entries=7)
     alone = FlightRecorderHook(isolated=True)
     before = shared.size()
+    assert not alone.is_enabled() and not shared.is_enabled()
     for recorder in (shared, shared, again, alone):
         recorder.register_with_comm(comm)
     comm.barrier(False)

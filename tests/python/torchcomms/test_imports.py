@@ -30,6 +30,7 @@ OF_COMMS = [
         "new_comm",
     ),
     *("TorchComm", "ReduceOp", "AllReducePreHookArgs", "TorchCommWindow", "RedOpType", "WorkStatus", "P2POp"),
+    *("get_mem_allocator", "register_backend"),
 ]
 
 

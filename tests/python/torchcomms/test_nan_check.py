@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,10 +118,21 @@ def test_only_nan_is_found_in_all_types_that_have_it(comm: TorchComm) -> None:
 
 def test_one_that_checks_nothing_is_not_enabled(comm: TorchComm) -> None:
     hook = NanCheckHook(check_inputs=False)
-    assert not hook.is_enabled()
-    assert NanCheckHook().is_enabled() and NanCheckHook(False, True).is_enabled()
     hook.register_with_comm(comm)
+    assert not hook.is_enabled()
     comm.all_reduce(_bad(), ReduceOp.SUM, False)
+
+
+def test_one_is_enabled_while_it_is_registered() -> None:
+    comm = torchcomms.new_comm("fake", torch.device("cpu"))
+    for hook in (NanCheckHook(), NanCheckHook(False, True)):
+        assert not hook.is_enabled()
+        hook.register_with_comm(comm)
+        assert hook.is_enabled()
+    comm.finalize()
+    del comm
+    gc.collect()
+    assert not hook.is_enabled()
 
 
 def test_memory_that_a_broadcast_overwrites_may_hold_anything(ranks: Ranks) -> None:

@@ -261,7 +261,9 @@ def test_the_engine_has_several_names(backend: str) -> None:
     comm = torchcomms.new_comm(backend, CPU, "n")
     assert comm.get_backend() == backend and comm.get_backend_version()
     assert isinstance(comm.get_backend_impl(), TorchCommGloo) == (backend == "gloo")
-    assert comm.mem_allocator is None
+    assert comm.mem_allocator is None and comm.get_mem_allocator() is None
+    with pytest.warns(DeprecationWarning, match="get_backend_impl"):
+        assert comm.unsafe_get_backend() is comm.get_backend_impl()
     comm.finalize()
 
 

@@ -615,3 +615,60 @@ def test_windows_of_the_fake_backend_do_nothing() -> None:
     assert cloned is not None and cloned is not tensor and (cloned == tensor).all()
     window.tensor_deregister()
     assert window.get_tensor() is None
+
+
+# --- names of arguments --------------------------------------------------------------------------------------------
+
+
+def call_by_keyword() -> list[float]:
+    c = comm()
+    peer = 1 - c.get_rank()
+    window = c.new_window(torch.zeros(8))
+    ones = torch.ones(2)
+    window.put(tensor=ones, dst_rank=peer, offset=0, async_op=False)
+    window.put(tensor=ones, dst_rank=peer, target_offset_nelems=2, async_op=False)
+    window.put(ones, peer, 4, False, options=torchcomms.PutOptions(timeout=20.0))
+    for name in ("dst_rank", "peer_rank"):
+        window.signal(**{name: peer}, async_op=False)
+        window.wait_signal(peer_rank=peer, async_op=False)
+    window.signal(peer, False, torchcomms.SignalOptions(timeout=20.0))
+    window.wait_signal(peer, False, options=torchcomms.WaitSignalOptions(timeout=20.0))
+    with pytest.raises(TypeError, match="same argument"):
+        window.signal(dst_rank=peer, peer_rank=peer, async_op=False)
+    with pytest.raises(RuntimeError, match="timed out"):
+        window.wait_signal(peer, False, options=torchcomms.WaitSignalOptions(timeout=0.01))
+    read = torch.zeros(1)
+    window.get(read, src_rank=peer, offset=5, async_op=False)
+    tensor = window.get_tensor()
+    assert tensor is not None and read.item() == 1.0
+    c.barrier(False)
+    window.tensor_deregister()
+    values: list[float] = tensor.tolist()
+    c.finalize()
+    return values
+
+
+def test_arguments_have_the_names_of_the_documentation(ranks: Ranks) -> None:
+    assert ranks.run(2, call_by_keyword) == [[1.0] * 6 + [0.0] * 2] * 2
+
+
+@pytest.mark.parametrize("backend", ["ringfold", "fake"])
+def test_local_buffers_are_kept_until_they_are_deregistered(ranks: Ranks, backend: str) -> None:
+    ranks.run(1, keep_local_buffers, backend)
+
+
+def keep_local_buffers(backend: str) -> None:
+    c = comm(backend)
+    window = c.new_window()
+    source = torch.ones(3)
+    assert "no registered tensor" in refused(lambda: window.register_local_buffer(source))
+    window.tensor_register(torch.zeros(3))
+    buffer = window.register_local_buffer(source)
+    assert (buffer.address, buffer.size) == (source.data_ptr(), 12) and buffer.get_tensor() is source
+    assert "not contiguous" in refused(lambda: window.register_local_buffer(torch.ones(2, 2).t()))
+    assert "device" in refused(lambda: window.register_local_buffer(torch.ones(2, device="meta")))
+    assert "kernels" in refused(window.get_device_window)
+    window.deregister_local_buffer(buffer)
+    assert "not registered" in refused(lambda: window.deregister_local_buffer(buffer))
+    window.tensor_deregister()
+    c.finalize()

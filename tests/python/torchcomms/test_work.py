@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import os
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -188,7 +190,9 @@ def odd_tensors() -> list[str]:
     one = torch.ones(4)
     refuses("broadcast", torch.ones(4, 4).t(), 0)
     refuses("all_reduce", torch.ones(4, device="meta"), ReduceOp.SUM)
-    refuses("all_reduce", torch.ones(4).to_sparse(), ReduceOp.SUM)
+    refuses("all_reduce", torch.ones(4).to_sparse(), ReduceOp.MAX)
+    refuses("broadcast", torch.ones(4).to_sparse(), 0)
+    refuses("all_reduce", torch.ones(4, 4).to_sparse_csr(), ReduceOp.SUM)
     refuses("all_reduce", torch.ones(4, dtype=torch.complex64).conj(), ReduceOp.SUM)
     refuses("all_reduce", one, "sum")
     refuses("all_reduce", None, ReduceOp.SUM)
@@ -218,6 +222,40 @@ def test_rejected_calls_name_the_reason_and_do_not_disturb_the_group(ranks: Rank
         assert any("root -1 is out of range" in text for text in refused)
         assert any("itself" in text for text in refused) and any("src 99" in text for text in refused)
         assert all(text for text in refused)
+        assert sum("torch.sparse_coo" in text or "torch.sparse_csr" in text for text in refused) == 2
+        assert any("sparse tensors: must be SUM" in text for text in refused)
+
+
+def sparse_sums(size_of_values: list[int]) -> tuple[list[str], Any]:
+    comm = made()
+    rank, size = comm.get_rank(), comm.get_size()
+    log = io.StringIO()
+    torchcomms.hooks.clog(log, [], ["buffers"]).register_with_comm(comm)
+    torchcomms.hooks.NanCheckHook().register_with_comm(comm)
+    # Rank 0 has nothing, rank 1 an index twice.
+    rows = [[], [2, 2], [0, 3, 4]][rank]
+    values = torch.ones(len(rows), *size_of_values) * (rank + 1)
+    tensor = torch.sparse_coo_tensor([rows], values, (5, *size_of_values), check_invariants=False)
+    dense = tensor.to_dense()
+    comm.all_reduce(dense, ReduceOp.SUM, False)
+    comm.all_reduce(tensor, ReduceOp.SUM, False)
+    assert tensor.to_dense().equal(dense), (tensor, dense)
+    work = comm.all_reduce(tensor, ReduceOp.SUM, True, None, 30.0)
+    work.wait()
+    assert work.is_completed() and tensor.to_dense().equal(dense * size)
+    bad = torch.sparse_coo_tensor([[1]], [float("nan")], (5,), check_invariants=False)
+    with pytest.raises(RuntimeError, match="NaN"):
+        comm.all_reduce(bad, ReduceOp.SUM, False)
+    comm.finalize()
+    return [line.split("|")[2] for line in log.getvalue().splitlines() if "|sig|" in line], dense.tolist()
+
+
+@pytest.mark.parametrize("size_of_values", [[], [2]])
+def test_sparse_tensors_are_summed(ranks: Ranks, size_of_values: list[int]) -> None:
+    for seen, total in ranks.run(3, sparse_sums, size_of_values):
+        # Hooks see the operation that was called.
+        assert set(seen) == {"all_reduce"}
+        assert total == [3.0, 0.0, 4.0, 3.0, 3.0] or total == [[x, x] for x in (3.0, 0.0, 4.0, 3.0, 3.0)]
 
 
 def splits() -> list[object]:
