@@ -288,3 +288,50 @@ def test_a_tensor_that_was_moved_is_found_where_it_lies_now(master: str) -> None
         assert tensor.data_ptr() != before
         alone.sync_shared_state(state)
         assert (state.infos[0].numel, state.infos[0].data_ptr) == (1_000_000, tensor.data_ptr())
+
+
+def test_a_sync_beside_collectives(master: str) -> None:
+    with connected(master) as (a, b):
+        first, second = floats(1, 2), floats(3, 4)
+        syncing = begin(a.sync_shared_state, state_of(0, x=first), SEND, beside_collectives=True)
+        syncing.wait_until_blocked()
+        # It waits for the other peer, and meanwhile reduces are made.
+        for _ in range(3):
+            values = [floats(1, 1), floats(2, 2)]
+            together(*(lambda p=p, v=v: p.all_reduce(v, v) for p, v in zip((a, b), values)))
+            assert [v.tolist() for v in values] == [[3, 3]] * 2
+        # A plain one is refused while a reduce is in flight, and this one is not.
+        handle = b.all_reduce_async(values[1], values[1])
+        with pytest.raises(pccl.PendingAsyncOps):
+            b.sync_shared_state(state_of(0, x=second), RECEIVE)
+        b.sync_shared_state(state_of(0, x=second), RECEIVE, beside_collectives=True)
+        assert moved(syncing.result()) == (8, 0) and second.tolist() == [1, 2]
+        a.all_reduce(values[0], values[0])
+        assert handle.wait()[0]
+
+
+def test_all_peers_see_the_same_members_after_the_same_operation(master: str) -> None:
+    lone = pccl.Communicator(master)
+    assert lone.members() == ()
+    with connected(master, 3) as peers:
+        lists = [peer.members() for peer in peers]
+        names = {tuple(member.name for member in members) for members in lists}
+        assert names == {tuple(peer.name for peer in peers)}
+        assert [[member.is_self for member in members].index(True) for members in lists] == [0, 1, 2]
+        peers[1].leave()
+        values = [floats(1), floats(2)]
+        left = [peers[0], peers[2]]
+        together(*(lambda p=p, v=v: reduced(p, v) for p, v in zip(left, values)))
+        assert [[member.name for member in peer.members()] for peer in left] == [[p.name for p in left]] * 2
+
+
+def reduced(peer: pccl.Communicator, values: Any) -> None:
+    """Reduces with the peers that are left."""
+    for _ in range(10):
+        try:
+            peer.all_reduce(values, values)
+        except pccl.PCCLError as error:
+            assert error.is_retryable, error
+        else:
+            return
+    raise AssertionError("never reduced")
