@@ -7,7 +7,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _hook_args, _watcher
+from torchcomms import _compile, _hook_args, _watcher
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
 from torchcomms._call import Call
@@ -47,6 +47,7 @@ class TorchComm(CommOperations, CommHooks):
         self._was_aborted = False
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
+        _compile.enroll(self)
 
     # --- properties ------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class TorchComm(CommOperations, CommHooks):
             window = self._backend.new_window()
             if tensor is not None:
                 window.tensor_register(tensor)
+            _compile.enroll(window)
         except Exception as error:
             self._after(op_id, _hook_args.NewWindowPostHookArgs, None, error)
             raise

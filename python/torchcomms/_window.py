@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from torchcomms import _compile
 from torchcomms._hints import check_call_hints
 from torchcomms._options import Hints, TimeoutLike, seconds
 from torchcomms._work import Pending, TorchWork
@@ -195,14 +196,7 @@ class TorchCommWindow:
 
         When it has ended, ``tensor`` may change again; a later signal tells the other rank that it has arrived.
         """
-        window = self._require()
-        _check(tensor, "the tensor to put")
-        offset = self._offset(window, "put", dst_rank, target_offset_nelems, tensor)
-        return self._run(
-            lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor),
-            lambda device: device.put(tensor, dst_rank, offset, async_op),
-            *("put", async_op, hints),
-        )
+        return self._put(tensor, dst_rank, target_offset_nelems, async_op, hints, timeout)
 
     def get(
         self,
@@ -214,28 +208,13 @@ class TorchCommWindow:
         timeout: TimeoutLike = None,
     ) -> TorchWork:
         """Reads a part of another rank's tensor, at an offset in elements. Only with CUDA tensors, or with shared memory."""
-        window = self._require()
-        _check(tensor, "the tensor to read into")
-        offset = self._offset(window, "get", src_rank, source_offset_nelems, tensor)
-
-        def copy() -> None:
-            start, count = source_offset_nelems, tensor.numel()
-            tensor.view(-1).copy_(self.map_remote_tensor(src_rank).view(-1)[start : start + count])
-
-        return self._run(
-            copy, lambda device: device.get(tensor, src_rank, offset, async_op), "get", async_op, hints
-        )
+        return self._get(tensor, src_rank, source_offset_nelems, async_op, hints, timeout)
 
     def signal(
         self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchWork:
         """Signals a rank that all earlier puts into its tensor have arrived. Ends when the signal is queued."""
-        window, rank = self._require(), self._rank(peer_rank)
-        return self._run(
-            lambda: window.signal(rank, seconds(timeout)),
-            lambda device: device.signal(rank, async_op),
-            *("signal", async_op, hints),
-        )
+        return self._signal(peer_rank, async_op, hints, timeout)
 
     def wait_signal(
         self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
@@ -244,12 +223,7 @@ class TorchCommWindow:
 
         With CUDA tensors the stream waits, not the host, and a timeout fails the communicator.
         """
-        window, rank = self._require(), self._rank(peer_rank)
-        return self._run(
-            lambda: window.wait_signal(rank, seconds(timeout)),
-            lambda device: device.wait_signal(rank, seconds(timeout), async_op),
-            *("wait_signal", async_op, hints),
-        )
+        return self._wait_signal(peer_rank, async_op, hints, timeout)
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 
@@ -274,6 +248,7 @@ class TorchCommWindow:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new window with a clone of the tensor; all ranks make it together."""
         copy = self._new()
+        _compile.enroll(copy)
         memo[id(self)] = copy
         tensor = self._tensor()
         if tensor is not None:
@@ -313,6 +288,63 @@ class TorchCommWindow:
                 f"which has {size} elements"
             )
         return elements * dtype.itemsize
+
+    # The operations themselves: compiled functions replace these, see torchcomms.functional.
+
+    def _put(
+        self,
+        tensor: torch.Tensor,
+        rank: int,
+        elements: int,
+        async_op: bool,
+        hints: Hints,
+        timeout: TimeoutLike,
+    ) -> TorchWork:
+        window = self._require()
+        _check(tensor, "the tensor to put")
+        offset = self._offset(window, "put", rank, elements, tensor)
+        return self._run(
+            lambda: window.put(_span(tensor), rank, offset, seconds(timeout), tensor),
+            lambda device: device.put(tensor, rank, offset, async_op),
+            *("put", async_op, hints),
+        )
+
+    def _get(
+        self,
+        tensor: torch.Tensor,
+        rank: int,
+        elements: int,
+        async_op: bool,
+        hints: Hints,
+        timeout: TimeoutLike,
+    ) -> TorchWork:
+        window = self._require()
+        _check(tensor, "the tensor to read into")
+        offset = self._offset(window, "get", rank, elements, tensor)
+
+        def copy() -> None:
+            part = self.map_remote_tensor(rank).view(-1)[elements : elements + tensor.numel()]
+            tensor.view(-1).copy_(part)
+
+        return self._run(
+            copy, lambda device: device.get(tensor, rank, offset, async_op), "get", async_op, hints
+        )
+
+    def _signal(self, peer: int, async_op: bool, hints: Hints, timeout: TimeoutLike) -> TorchWork:
+        window, rank = self._require(), self._rank(peer)
+        return self._run(
+            lambda: window.signal(rank, seconds(timeout)),
+            lambda device: device.signal(rank, async_op),
+            *("signal", async_op, hints),
+        )
+
+    def _wait_signal(self, peer: int, async_op: bool, hints: Hints, timeout: TimeoutLike) -> TorchWork:
+        window, rank = self._require(), self._rank(peer)
+        return self._run(
+            lambda: window.wait_signal(rank, seconds(timeout)),
+            lambda device: device.wait_signal(rank, seconds(timeout), async_op),
+            *("wait_signal", async_op, hints),
+        )
 
     def _run(
         self,
@@ -392,20 +424,16 @@ class FakeWindow(TorchCommWindow):
         """Raises: there is no memory for kernels."""
         raise RuntimeError("unsupported window for kernels: the backend fake has none")
 
-    def put(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _put(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def get(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _get(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def signal(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _signal(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def wait_signal(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _wait_signal(self, *_: Any) -> TorchWork:
         return TorchWork()
 
     def _new(self) -> Self:
