@@ -35,6 +35,9 @@ class TorchComm(CommOperations, CommHooks):
     later. ``timeout`` (a timedelta or seconds) limits one call.
     """
 
+    _graph_handle: str
+    """Its name in graphs, if :mod:`torchcomms.functional` is enabled."""
+
     def __init__(self, backend: Backend, device: torch.device, name: str, options: CommOptions) -> None:
         super().__init__()
         self._backend = backend
@@ -47,7 +50,7 @@ class TorchComm(CommOperations, CommHooks):
         self._was_aborted = False
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
-        _compile.enroll(self)
+        _compile.enroll_comm(self)
 
     # --- properties ------------------------------------------------------------------------------------------------
 
@@ -129,7 +132,7 @@ class TorchComm(CommOperations, CommHooks):
             window = self._backend.new_window()
             if tensor is not None:
                 window.tensor_register(tensor)
-            _compile.enroll(window)
+            _compile.enroll_window(window)
         except Exception as error:
             self._after(op_id, _hook_args.NewWindowPostHookArgs, None, error)
             raise

@@ -18,15 +18,26 @@ is_enabled = os.environ.get(PATCH) == "1"
 """Whether the variable was set when this package was imported."""
 
 
-def enroll(one: TorchComm | TorchCommWindow) -> None:
-    """Lets compiled functions call the methods of a communicator or window, if the switch is on."""
+def enroll_comm(comm: TorchComm) -> None:
+    """Lets compiled functions call the methods of a communicator, if the switch is on."""
     if is_enabled:
-        from torchcomms.functional import install
+        from torchcomms import functional
 
-        if install():
-            from torchcomms.functional.handles import assign_handle
+        if functional.install():
+            from torchcomms.functional.handles import name_comm
 
-            assign_handle(one)
+            name_comm(comm)
+
+
+def enroll_window(window: TorchCommWindow) -> None:
+    """The same for a window."""
+    if is_enabled:
+        from torchcomms import functional
+
+        if functional.install():
+            from torchcomms.functional.handles import name_window
+
+            name_window(window)
 
 
 def plain(comm: TorchComm) -> TorchComm:

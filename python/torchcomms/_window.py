@@ -73,6 +73,9 @@ class TorchCommWindow:
         self._bytes = 0
         self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
 
+    _graph_handle: str
+    """Its name in graphs, if :mod:`torchcomms.functional` is enabled."""
+
     _supervise: Callable[[TorchWork, str, float], None] | None = None
     """Told of each operation, with its name and the time of its start, if failures end the process."""
 
@@ -248,7 +251,7 @@ class TorchCommWindow:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new window with a clone of the tensor; all ranks make it together."""
         copy = self._new()
-        _compile.enroll(copy)
+        _compile.enroll_window(copy)
         memo[id(self)] = copy
         tensor = self._tensor()
         if tensor is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from torchcomms._work import WorkStatus
 
@@ -34,7 +33,7 @@ _WITHOUT_WAITING = {
         _getter, ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad_fn", "grad")
     ),
     *map(_getter, ("is_cpu", "is_cuda", "itemsize", "nbytes", "output_nr", "retains_grad")),
-    torch.Tensor.grad.__set__,  # type: ignore[attr-defined]
+    getattr(torch.Tensor, "grad").__set__,  # noqa: B009
     *(torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.stride),
     *(torch.Tensor.element_size, torch.Tensor.is_contiguous, torch.Tensor.is_floating_point),
     *(torch.Tensor.retain_grad, torch.Tensor.__len__, torch.Tensor.is_complex, torch.numel, torch.is_tensor),
@@ -93,18 +92,18 @@ class TorchCommsAsyncTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        unwrap = _peek if func in _WITHOUT_WAITING else _settle
+        unwrap = _peeked if func in _WITHOUT_WAITING else settled
         return func(*unwrap(args), **unwrap(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Callable[..., Any],
         types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return func(*_settle(args), **_settle(kwargs or {}))
+        return func(*settled(args), **settled(kwargs or {}))
 
 
 class TorchCommsAsyncList(list[torch.Tensor]):
@@ -135,17 +134,22 @@ class TorchCommsAsyncList(list[torch.Tensor]):
 
 
 def settled(value: Any) -> Any:
-    """A tensor or list of tensors, with asynchronous ones waited for and replaced by what they stand for."""
+    """A value in which asynchronous tensors are waited for, and replaced by what they stand for."""
+    return _replaced(value, TorchCommsAsyncTensor.wait)
+
+
+def _peeked(value: Any) -> Any:
+    return _replaced(value, lambda one: one._tensor)
+
+
+def _replaced(value: Any, get: Callable[[TorchCommsAsyncTensor], torch.Tensor]) -> Any:
+    """The value with each asynchronous tensor replaced, also in lists, tuples and dictionaries."""
     if isinstance(value, TorchCommsAsyncTensor):
-        return value.wait()
-    if isinstance(value, (list, tuple)) and any(isinstance(one, TorchCommsAsyncTensor) for one in value):
-        return [settled(one) for one in value]
+        return get(value)
+    if isinstance(value, dict):
+        return {key: _replaced(one, get) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        found = [_replaced(one, get) for one in value]
+        if any(one is not old for one, old in zip(found, value)):
+            return tuple(found) if isinstance(value, tuple) else found
     return value
-
-
-def _settle(tree: Any) -> Any:
-    return tree_map_only(TorchCommsAsyncTensor, TorchCommsAsyncTensor.wait, tree)
-
-
-def _peek(tree: Any) -> Any:
-    return tree_map_only(TorchCommsAsyncTensor, lambda one: one._tensor, tree)

@@ -29,7 +29,8 @@ def allow_in_compiled_functions() -> None:
         from torch._dynamo.variables.builder import SourcelessBuilder
         from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
 
-        handlers: dict[type, Any] = SourcelessBuilder._type_handlers
+        builder: Any = SourcelessBuilder
+        handlers: dict[type, Any] = builder._type_handlers
         constants = UserDefinedClassVariable._constant_fold_classes()
     except (ImportError, AttributeError):
         return

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchcomms._work import TorchWork, WorkStatus
-from torchcomms.functional import operators, pending, tickets
+from torchcomms.functional import operators, originals, pending, tickets
 from torchcomms.functional.async_tensor import (
     TorchCommsAsyncList,
     TorchCommsAsyncTensor,
     Waitable,
     settled,
 )
+from torchcomms.functional.durations import traced_seconds
 from torchcomms.functional.gradients import Exchange, Settings, assign, detached, needs_gradient
 from torchcomms.functional.operations import OPERATIONS
-from torchcomms.functional.traced import flat_hints, traced_seconds
+from torchcomms.functional.traced import flat_hints
 
 if TYPE_CHECKING:
     from torchcomms._call import Call
     from torchcomms._comm import TorchComm
 
-Run = Callable[["Call"], TorchWork]
 
-
-def issue(comm: TorchComm, call: Call, run: Run) -> Any:
-    """Runs an operation by ``run``, or records it if a gradient is wanted. An asynchronous one gives its result."""
+def issue(comm: TorchComm, call: Call) -> Any:
+    """Runs an operation, and records it if a gradient is wanted. An asynchronous one gives its result."""
     call.input, call.output = settled(call.input), settled(call.output)
     name = call.op.name
     how = OPERATIONS.get(name)
     if how is None:
-        return run(call)
+        return originals.issue(comm, call)
     inputs = _tensors(call.input)
     if needs_gradient(name, inputs):
         return _record(comm, call, inputs)
-    work = run(call)
+    work = originals.issue(comm, call)
     is_used = how.root_only != "output" or comm.get_rank() == call.peer
     if not call.async_op or not is_used:
         return work

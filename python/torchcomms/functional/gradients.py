@@ -9,7 +9,7 @@ import torch
 
 from torchcomms._op_name import OpName
 from torchcomms.functional import operators, tickets
-from torchcomms.functional.operations import OPERATIONS
+from torchcomms.functional.operations import OPERATIONS, new_outputs
 
 _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
@@ -55,7 +55,7 @@ def needs_gradient(name: str, tensors: Sequence[torch.Tensor]) -> bool:
 
 def detached(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors without their history."""
-    return [tensor.detach() for tensor in tensors]
+    return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
 
 
 class Exchange(torch.autograd.Function):
@@ -76,9 +76,7 @@ class Exchange(torch.autograd.Function):
         if stage == "run":
             # Elements that the operation does not write stay as they are in `outputs`; those of an in-place one are its input.
             is_in_place = OPERATIONS[name].input == "output"
-            given = inputs if is_in_place else outputs
-            keeps = OPERATIONS[name].keeps
-            results = [one.clone() if keeps else torch.empty_like(one) for one in given]
+            results = new_outputs(OPERATIONS[name].keeps, inputs if is_in_place else outputs)
             operators.RUN[name]([] if is_in_place else inputs, results, operators.ORDER, *settings)
         elif stage == "wait":
             results = operators.wait_tensors(outputs, ticket)

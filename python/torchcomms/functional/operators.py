@@ -16,8 +16,8 @@ from torchcomms._call import Call
 from torchcomms._op_name import OpName
 from torchcomms._reduce_op import RedOpType, ReduceOp
 from torchcomms._work import TorchWork
-from torchcomms.functional import handles, pending, tickets
-from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation
+from torchcomms.functional import handles, originals, pending, tickets
+from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation, new_outputs
 
 ORDER = torch.zeros(1, dtype=torch.int8)
 """What all operations claim to write. All ranks must issue them in the same order."""
@@ -28,7 +28,6 @@ _COMM_SETTINGS = (
 )
 _WINDOW_SETTINGS = "str window, SymInt peer, SymInt offset, str[] hints, float? timeout"
 
-_library = torch.library.Library("torchcomms", "FRAGMENT")
 # Operations need the memory format that the program has.
 _TAGS = (getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),)
 
@@ -64,7 +63,7 @@ def _begin_on_comm(
         input_split_sizes or None,
         output_split_sizes or None,
     )
-    return handles.find(comm)._issue_plain(call)
+    return originals.issue(handles.find_comm(comm), call)
 
 
 def _begin_on_window(
@@ -78,13 +77,13 @@ def _begin_on_window(
     hints: list[str],
     timeout: float | None,
 ) -> TorchWork:
-    one = handles.find(window)
-    end = (async_op, _hints(hints), timeout)
     if name == "window_signal":
-        return one._signal_plain(peer, *end)
-    if name == "window_put":
-        return one._put_plain(inputs[0], peer, offset, *end)
-    return one._get_plain(outputs[0], peer, offset, *end)
+        tensors, offsets = [], []
+    else:
+        tensors, offsets = [*inputs, *outputs], [offset]
+    found = handles.find_window(window)
+    end = (*tensors, peer, *offsets, async_op, _hints(hints), timeout)
+    return originals.run_on_window(found, name.removeprefix("window"), *end)
 
 
 def _operand(kind: str, tensors: list[torch.Tensor]) -> Any:
@@ -108,16 +107,13 @@ def _define(name: str, how: Operation, settings: str, begin: Begin) -> None:
     def start(
         inputs: list[torch.Tensor], outputs: list[torch.Tensor], order: torch.Tensor, *settings: Any
     ) -> torch.Tensor:
-        own = [one.clone() if how.keeps else torch.empty_like(one) for one in outputs]
+        own = new_outputs(how.keeps, outputs)
         work = begin(name, [one.clone() for one in inputs], own, True, *settings)
         return tickets.issue_ticket(work, own)
 
-    operator = f"torchcomm_{name}"
-    tensors = "Tensor[] inputs, Tensor{} outputs, Tensor(b!) order"
-    _library.define(f"{operator}_({tensors.format('(a!)[]')}, {settings}) -> ()", tags=_TAGS)
-    _library.define(f"{operator}({tensors.format('[]')}, {settings}) -> Tensor", tags=_TAGS)
-    _implement(f"{operator}_", run, _fake_run)
-    _implement(operator, start, _fake_start)
+    before, after = "Tensor[] inputs, Tensor", f" outputs, Tensor(b!) order, {settings}"
+    _operator(f"{name}_", f"({before}(a!)[]{after}) -> ()", ("outputs", "order"), run, _fake_run)
+    _operator(name, f"({before}[]{after}) -> Tensor", ("order",), start, _fake_start)
 
 
 def _fake_run(*_: Any) -> None:
@@ -128,9 +124,12 @@ def _fake_start(*_: Any) -> torch.Tensor:
     return torch.empty(1, dtype=torch.int64)
 
 
-def _implement(operator: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    _library.impl(operator, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"torchcomms::{operator}", fake, lib=_library)
+def _operator(
+    name: str, schema: str, writes: tuple[str, ...], function: Callable[..., Any], fake: Callable[..., Any]
+) -> None:
+    full = f"torchcomms::torchcomm_{name}"
+    torch.library.custom_op(full, function, mutates_args=writes, schema=schema, tags=_TAGS)
+    torch.library.register_fake(full, fake)
 
 
 def _wait_tensors(tensors: list[torch.Tensor], ticket: torch.Tensor | None = None) -> list[torch.Tensor]:
@@ -164,13 +163,16 @@ for _name, _how in OPERATIONS.items():
     _define(_name, _how, _COMM_SETTINGS, _begin_on_comm)
 for _name, _how in WINDOW_OPERATIONS.items():
     _define(_name, _how, _WINDOW_SETTINGS, _begin_on_window)
-_library.define("torchcomm_wait_tensors(Tensor[] tensors, Tensor? ticket=None) -> Tensor[]", tags=_TAGS)
-_library.define(
-    "torchcomm_wait_tensors_(Tensor(a!)[] tensors, Tensor? ticket=None, Tensor(b!)? order=None) -> ()",
-    tags=_TAGS,
+_operator(
+    "wait_tensors", "(Tensor[] tensors, Tensor? ticket=None) -> Tensor[]", (), _wait_tensors, _fake_wait
 )
-_implement("torchcomm_wait_tensors", _wait_tensors, _fake_wait)
-_implement("torchcomm_wait_tensors_", _wait_tensors_in_place, _fake_run)
+_operator(
+    "wait_tensors_",
+    "(Tensor(a!)[] tensors, Tensor? ticket=None, Tensor(b!)? order=None) -> ()",
+    ("tensors", "order"),
+    _wait_tensors_in_place,
+    _fake_run,
+)
 
 RUN = {
     name: getattr(torch.ops.torchcomms, f"torchcomm_{name}_") for name in (*OPERATIONS, *WINDOW_OPERATIONS)

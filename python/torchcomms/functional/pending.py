@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchcomms.functional.async_tensor import Waitable
+from torchcomms.functional.tickets import WeakStorage
 
 # Works by the address of the memory that they write.
-_works: dict[int, tuple[StorageWeakRef, Waitable]] = {}
+_works: dict[int, tuple[Any, Waitable]] = {}
 _lock = threading.Lock()
 
 
@@ -24,7 +25,7 @@ def remember(tensors: Sequence[torch.Tensor], work: Waitable) -> None:
             del _works[address]
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            _works[storage.data_ptr()] = (StorageWeakRef(storage), work)
+            _works[storage.data_ptr()] = (WeakStorage(storage), work)
 
 
 def wait_for(tensors: Sequence[torch.Tensor]) -> None:

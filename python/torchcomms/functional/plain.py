@@ -8,6 +8,7 @@ from torchcomms._call import Call
 from torchcomms._comm import TorchComm
 from torchcomms._comm_operations import CommOperations
 from torchcomms._work import TorchWork
+from torchcomms.functional import originals
 
 
 class PlainOperations(CommOperations):
@@ -17,7 +18,7 @@ class PlainOperations(CommOperations):
         self._comm = comm
 
     def _issue(self, call: Call) -> TorchWork:
-        return self._comm._issue_plain(call)
+        return originals.issue(self._comm, call)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)

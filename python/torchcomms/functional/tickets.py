@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,6 +18,8 @@ from torchcomms._work import TorchWork
 
 # If no one waits for so many, those are dropped whose ticket does not exist any more.
 UNWAITED_MAX = 256
+
+WeakStorage: Any = StorageWeakRef
 
 _numbers = itertools.count(1)
 _lock = threading.Lock()
@@ -29,7 +32,8 @@ class Started:
     work: TorchWork
     outputs: list[torch.Tensor]
     """What it writes."""
-    ticket: StorageWeakRef
+    ticket: Any
+    """Its storage, weakly."""
 
 
 _started: dict[int, Started] = {}
@@ -44,7 +48,7 @@ def issue_ticket(work: TorchWork, outputs: list[torch.Tensor]) -> torch.Tensor:
             for old, one in list(_started.items()):
                 if one.ticket.expired() and one.work.is_completed():
                     del _started[old]
-        _started[number] = Started(work, outputs, StorageWeakRef(ticket.untyped_storage()))
+        _started[number] = Started(work, outputs, WeakStorage(ticket.untyped_storage()))
     return ticket
 
 

@@ -12,7 +12,7 @@ from torchcomms._work import WorkStatus
 from torchcomms.functional import operators
 from torchcomms.functional.durations import traced_seconds
 from torchcomms.functional.gradients import Exchange, Settings, assign, detached, needs_gradient
-from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS
+from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation, new_outputs
 
 if TYPE_CHECKING:
     from torchcomms._call import Call
@@ -82,7 +82,7 @@ class TracedWork:
                 for target, result in zip(
                     self._targets, operators.wait_tensors(detached(self._targets), ticket)
                 ):
-                    target.detach().copy_(result)
+                    target.copy_(result)
 
     def _result(self) -> Any:
         if self._kind == "list":
@@ -177,7 +177,7 @@ def issue(comm: TorchComm, call: Call) -> TracedWork:
         traced_seconds(call.timeout),
     )
     kind = how.output if targets else "none"
-    return _issue(kind, name, how.input == "output", call.async_op, targets, inputs, settings)
+    return _issue(kind, name, how, call.async_op, targets, inputs, settings)
 
 
 def issue_on_window(
@@ -196,19 +196,22 @@ def issue_on_window(
     settings = (window._graph_handle, peer, offset, flat_hints(hints), traced_seconds(timeout))
     targets = tensors if how.output == "one" else []
     inputs = tensors if how.input == "one" else []
-    return _issue(how.output, name, False, async_op, targets, inputs, settings)
+    return _issue(how.output, name, how, async_op, targets, inputs, settings)
 
 
 def _issue(
     kind: str,
     name: str,
-    is_in_place: bool,
+    how: Operation,
     async_op: bool,
     targets: list[torch.Tensor],
     inputs: list[torch.Tensor],
     settings: Sequence[Any],
 ) -> TracedWork:
     is_recorded = needs_gradient(name, inputs)
+    is_in_place = how.input == "output"
+    # In graphs with gradients, inductor 2.15 lets an operator write a graph's input before earlier nodes have read it.
+    is_direct = not torch.is_grad_enabled()
     ticket, results = None, targets
     if async_op:
         with torch.no_grad():
@@ -221,7 +224,11 @@ def _issue(
     else:
         with torch.no_grad():
             given = [] if is_in_place else detached(inputs)
-            operators.RUN[name](given, detached(targets), operators.ORDER, *settings)
+            written = targets if is_direct else new_outputs(how.keeps, detached(targets))
+            operators.RUN[name](given, written, operators.ORDER, *settings)
+            if not is_direct:
+                for target, result in zip(targets, written):
+                    target.copy_(result)
     work = TracedWork(kind, name, ticket, targets, inputs, settings, is_recorded)
     work._results = results
     return work
