@@ -30,13 +30,14 @@ class _Wrapper(Operations):
 
     def _set_up(self, comm: TorchComm) -> None:
         self._init_operations(comm)
+        self._given = comm
         limit = seconds(comm.get_options().timeout)
         timeout = timedelta(seconds=1800.0 if limit is None else limit)
         self._options = Backend.Options(comm.get_backend(), timeout)
 
     def get_comm(self) -> TorchComm:
         """The communicator that all calls go to."""
-        return self._comm
+        return self._given
 
     def name(self) -> str:
         """The backend's name."""

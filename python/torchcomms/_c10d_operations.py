@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._distributed_c10d import ReduceOp as C10dReduceOp
 
+from torchcomms import _compile
 from torchcomms._any_source import AnySource
 from torchcomms._c10d_work import C10dWork, FutureCompleter, ThreadedCompleter
 from torchcomms._hints import TAG
@@ -41,7 +42,8 @@ class Operations:
     _comm: TorchComm
 
     def _init_operations(self, comm: TorchComm) -> None:
-        self._comm = comm
+        # Torch has works and gradients of its own.
+        self._comm = _compile.plain(comm)
         self._in_order = FutureCompleter()
         self._any_order = ThreadedCompleter()
         self._batch: _Batch | None = None

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _hook_args, _watcher
+from torchcomms import _compile, _hook_args, _watcher
 from torchcomms._allocator import get_mem_allocator
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
@@ -36,6 +36,9 @@ class TorchComm(CommOperations, CommHooks):
     later. ``timeout`` (a timedelta or seconds) limits one call.
     """
 
+    _graph_handle: str
+    """Its name in graphs, if :mod:`torchcomms.functional` is enabled."""
+
     def __init__(self, backend: Backend, device: torch.device, name: str, options: CommOptions) -> None:
         super().__init__()
         self._backend = backend
@@ -48,6 +51,7 @@ class TorchComm(CommOperations, CommHooks):
         self._was_aborted = False
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
+        _compile.enroll_comm(self)
 
     # --- properties ------------------------------------------------------------------------------------------------
 
@@ -145,6 +149,7 @@ class TorchComm(CommOperations, CommHooks):
             window = self._backend.new_window()
             if tensor is not None:
                 window.tensor_register(tensor)
+            _compile.enroll_window(window)
         except Exception as error:
             self._after(op_id, _hook_args.NewWindowPostHookArgs, None, error)
             raise

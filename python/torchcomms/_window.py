@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from torchcomms import _compile
 from torchcomms._hints import check_call_hints
 from torchcomms._keywords import also_named
 from torchcomms._options import Hints, OperationOptions, TimeoutLike, chosen, seconds
@@ -74,6 +75,9 @@ class TorchCommWindow:
         self._bytes = 0
         self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
         self._buffers: set[RegisteredBuffer] = set()
+
+    _graph_handle: str
+    """Its name in graphs, if :mod:`torchcomms.functional` is enabled."""
 
     _supervise: Callable[[TorchWork, str, float], None] | None = None
     """Told of each operation, with its name and the time of its start, if failures end the process."""
@@ -200,15 +204,7 @@ class TorchCommWindow:
 
         When it has ended, ``tensor`` may change again; a later signal tells the other rank that it has arrived.
         """
-        hints, timeout = chosen(hints, timeout, options)
-        window = self._require()
-        _check(tensor, "the tensor to put")
-        offset = self._offset(window, "put", dst_rank, target_offset_nelems, tensor)
-        return self._run(
-            lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor),
-            lambda device: device.put(tensor, dst_rank, offset, async_op),
-            *("put", async_op, hints),
-        )
+        return self._put(tensor, dst_rank, target_offset_nelems, async_op, *chosen(hints, timeout, options))
 
     @also_named(offset="source_offset_nelems")
     def get(
@@ -222,18 +218,7 @@ class TorchCommWindow:
         options: OperationOptions | None = None,
     ) -> TorchWork:
         """Reads a part of another rank's tensor, at an offset in elements. Only with CUDA tensors, or with shared memory."""
-        hints, timeout = chosen(hints, timeout, options)
-        window = self._require()
-        _check(tensor, "the tensor to read into")
-        offset = self._offset(window, "get", src_rank, source_offset_nelems, tensor)
-
-        def copy() -> None:
-            start, count = source_offset_nelems, tensor.numel()
-            tensor.view(-1).copy_(self.map_remote_tensor(src_rank).view(-1)[start : start + count])
-
-        return self._run(
-            copy, lambda device: device.get(tensor, src_rank, offset, async_op), "get", async_op, hints
-        )
+        return self._get(tensor, src_rank, source_offset_nelems, async_op, *chosen(hints, timeout, options))
 
     @also_named(peer_rank="dst_rank")
     def signal(
@@ -245,13 +230,7 @@ class TorchCommWindow:
         options: OperationOptions | None = None,
     ) -> TorchWork:
         """Signals a rank that all earlier puts into its tensor have arrived. Ends when the signal is queued."""
-        hints, timeout = chosen(hints, timeout, options)
-        window, rank = self._require(), self._rank(dst_rank)
-        return self._run(
-            lambda: window.signal(rank, seconds(timeout)),
-            lambda device: device.signal(rank, async_op),
-            *("signal", async_op, hints),
-        )
+        return self._signal(dst_rank, async_op, *chosen(hints, timeout, options))
 
     def wait_signal(
         self,
@@ -265,13 +244,7 @@ class TorchCommWindow:
 
         With CUDA tensors the stream waits, not the host, and a timeout fails the communicator.
         """
-        hints, timeout = chosen(hints, timeout, options)
-        window, rank = self._require(), self._rank(peer_rank)
-        return self._run(
-            lambda: window.wait_signal(rank, seconds(timeout)),
-            lambda device: device.wait_signal(rank, seconds(timeout), async_op),
-            *("wait_signal", async_op, hints),
-        )
+        return self._wait_signal(peer_rank, async_op, *chosen(hints, timeout, options))
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 
@@ -317,6 +290,7 @@ class TorchCommWindow:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new window with a clone of the tensor; all ranks make it together."""
         copy = self._new()
+        _compile.enroll_window(copy)
         memo[id(self)] = copy
         tensor = self._tensor()
         if tensor is not None:
@@ -356,6 +330,63 @@ class TorchCommWindow:
                 f"which has {size} elements"
             )
         return elements * dtype.itemsize
+
+    # The operations themselves: compiled functions replace these, see torchcomms.functional.
+
+    def _put(
+        self,
+        tensor: torch.Tensor,
+        rank: int,
+        elements: int,
+        async_op: bool,
+        hints: Hints,
+        timeout: TimeoutLike,
+    ) -> TorchWork:
+        window = self._require()
+        _check(tensor, "the tensor to put")
+        offset = self._offset(window, "put", rank, elements, tensor)
+        return self._run(
+            lambda: window.put(_span(tensor), rank, offset, seconds(timeout), tensor),
+            lambda device: device.put(tensor, rank, offset, async_op),
+            *("put", async_op, hints),
+        )
+
+    def _get(
+        self,
+        tensor: torch.Tensor,
+        rank: int,
+        elements: int,
+        async_op: bool,
+        hints: Hints,
+        timeout: TimeoutLike,
+    ) -> TorchWork:
+        window = self._require()
+        _check(tensor, "the tensor to read into")
+        offset = self._offset(window, "get", rank, elements, tensor)
+
+        def copy() -> None:
+            part = self.map_remote_tensor(rank).view(-1)[elements : elements + tensor.numel()]
+            tensor.view(-1).copy_(part)
+
+        return self._run(
+            copy, lambda device: device.get(tensor, rank, offset, async_op), "get", async_op, hints
+        )
+
+    def _signal(self, peer: int, async_op: bool, hints: Hints, timeout: TimeoutLike) -> TorchWork:
+        window, rank = self._require(), self._rank(peer)
+        return self._run(
+            lambda: window.signal(rank, seconds(timeout)),
+            lambda device: device.signal(rank, async_op),
+            *("signal", async_op, hints),
+        )
+
+    def _wait_signal(self, peer: int, async_op: bool, hints: Hints, timeout: TimeoutLike) -> TorchWork:
+        window, rank = self._require(), self._rank(peer)
+        return self._run(
+            lambda: window.wait_signal(rank, seconds(timeout)),
+            lambda device: device.wait_signal(rank, seconds(timeout), async_op),
+            *("wait_signal", async_op, hints),
+        )
 
     def _run(
         self,
@@ -436,20 +467,16 @@ class FakeWindow(TorchCommWindow):
         """Raises: there is no memory for kernels."""
         raise RuntimeError("unsupported window for kernels: the backend fake has none")
 
-    def put(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _put(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def get(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _get(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def signal(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _signal(self, *_: Any) -> TorchWork:
         return TorchWork()
 
-    def wait_signal(self, *_: Any, **__: Any) -> TorchWork:
-        """Does nothing."""
+    def _wait_signal(self, *_: Any) -> TorchWork:
         return TorchWork()
 
     def _new(self) -> Self:

@@ -107,6 +107,9 @@ def _serve_request(request: dict[str, Any], output: int) -> None:
     faulthandler.enable()
     os.environ.clear()
     os.environ.update(request["env"])
+    # Torch 2.15 has imported torchcomms, which reads this environment variable then.
+    if "torchcomms._compile" in sys.modules:
+        importlib.reload(sys.modules["torchcomms._compile"])
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     code = 0

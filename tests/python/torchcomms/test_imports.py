@@ -117,11 +117,3 @@ def test_operation_names_can_be_keys_and_end_in_the_name() -> None:
 
 def test_timeouts_are_timedeltas() -> None:
     assert torchcomms.Timeout(seconds=5) == timedelta(seconds=5)
-
-
-def test_compiling_is_not_claimed() -> None:
-    from torchcomms import functional
-
-    assert not functional.is_torch_compile_supported()
-    assert not functional.is_torch_compile_supported(min_version="2.0", _current_version="99.0")
-    assert not functional.is_torch_compile_supported_and_enabled()

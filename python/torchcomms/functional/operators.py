@@ -1,0 +1,186 @@
+"""The operators of graphs: ``torch.ops.torchcomms.torchcomm_…``.
+
+``torchcomm_<operation>_`` runs an operation, and writes its outputs. ``torchcomm_<operation>`` starts it, and returns a ticket for
+``torchcomm_wait_tensors`` (returns the results) or ``torchcomm_wait_tensors_`` (writes them). The schemas declare all mutations, and
+all operators but ``torchcomm_wait_tensors`` also claim to write :data:`ORDER`, so a compiler keeps their order and drops none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchcomms._call import Call
+from torchcomms._op_name import OpName
+from torchcomms._reduce_op import RedOpType, ReduceOp
+from torchcomms._work import TorchWork
+from torchcomms.functional import handles, originals, pending, tickets
+from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation, new_outputs
+
+ORDER = torch.zeros(1, dtype=torch.int8)
+"""What all operations claim to write. All ranks must issue them in the same order."""
+
+_COMM_SETTINGS = (
+    "str comm, SymInt peer, str reduce, float? factor, Tensor? factor_tensor, SymInt[] input_split_sizes, "
+    "SymInt[] output_split_sizes, str[] hints, float? timeout"
+)
+_WINDOW_SETTINGS = "str window, SymInt peer, SymInt offset, str[] hints, float? timeout"
+
+# Operations need the memory format that the program has.
+_TAGS = (getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),)
+
+Begin = Callable[..., TorchWork]
+
+
+def _begin_on_comm(
+    name: str,
+    inputs: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+    async_op: bool,
+    comm: str,
+    peer: int,
+    reduce: str,
+    factor: float | None,
+    factor_tensor: torch.Tensor | None,
+    input_split_sizes: list[int],
+    output_split_sizes: list[int],
+    hints: list[str],
+    timeout: float | None,
+) -> TorchWork:
+    how = OPERATIONS[name]
+    output = _operand(how.output, outputs)
+    call = Call(
+        OpName[name],
+        async_op,
+        _hints(hints),
+        timeout,
+        output if how.input == "output" else _operand(how.input, inputs),
+        output,
+        peer,
+        ReduceOp(RedOpType[reduce], factor if factor_tensor is None else factor_tensor) if reduce else None,
+        input_split_sizes or None,
+        output_split_sizes or None,
+    )
+    return originals.issue(handles.find_comm(comm), call)
+
+
+def _begin_on_window(
+    name: str,
+    inputs: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+    async_op: bool,
+    window: str,
+    peer: int,
+    offset: int,
+    hints: list[str],
+    timeout: float | None,
+) -> TorchWork:
+    if name == "window_signal":
+        tensors, offsets = [], []
+    else:
+        tensors, offsets = [*inputs, *outputs], [offset]
+    found = handles.find_window(window)
+    end = (*tensors, peer, *offsets, async_op, _hints(hints), timeout)
+    return originals.run_on_window(found, name.removeprefix("window"), *end)
+
+
+def _operand(kind: str, tensors: list[torch.Tensor]) -> Any:
+    if kind == "list":
+        return list(tensors)
+    return tensors[0] if tensors else None
+
+
+def _hints(flat: list[str]) -> dict[str, str] | None:
+    return dict(zip(flat[::2], flat[1::2])) or None
+
+
+def _define(name: str, how: Operation, settings: str, begin: Begin) -> None:
+    """Defines both operators of an operation."""
+
+    def run(
+        inputs: list[torch.Tensor], outputs: list[torch.Tensor], order: torch.Tensor, *settings: Any
+    ) -> None:
+        begin(name, inputs, outputs, False, *settings)
+
+    def start(
+        inputs: list[torch.Tensor], outputs: list[torch.Tensor], order: torch.Tensor, *settings: Any
+    ) -> torch.Tensor:
+        own = new_outputs(how.keeps, outputs)
+        work = begin(name, [one.clone() for one in inputs], own, True, *settings)
+        return tickets.issue_ticket(work, own)
+
+    before, after = "Tensor[] inputs, Tensor", f" outputs, Tensor(b!) order, {settings}"
+    _operator(f"{name}_", f"({before}(a!)[]{after}) -> ()", ("outputs", "order"), run, _fake_run)
+    _operator(name, f"({before}[]{after}) -> Tensor", ("order",), start, _fake_start)
+
+
+def _fake_run(*_: Any) -> None:
+    return
+
+
+def _fake_start(*_: Any) -> torch.Tensor:
+    return torch.empty(1, dtype=torch.int64)
+
+
+def _operator(
+    name: str, schema: str, writes: tuple[str, ...], function: Callable[..., Any], fake: Callable[..., Any]
+) -> None:
+    full = f"torchcomms::torchcomm_{name}"
+    torch.library.custom_op(full, function, mutates_args=writes, schema=schema, tags=_TAGS)
+    torch.library.register_fake(full, fake)
+
+
+def _wait_tensors(tensors: list[torch.Tensor], ticket: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Waits for an operation, and returns its results; without a ticket, for all operations that write these tensors."""
+    if ticket is None:
+        pending.wait_for(tensors)
+        # The schema says that results share no memory with arguments.
+        return [tensor.clone() for tensor in tensors]
+    started = tickets.take(ticket)
+    started.work.wait()
+    return started.outputs
+
+
+def _wait_tensors_in_place(
+    tensors: list[torch.Tensor], ticket: torch.Tensor | None = None, order: torch.Tensor | None = None
+) -> None:
+    """Waits for an operation, and writes its results into the tensors."""
+    if ticket is None:
+        return pending.wait_for(tensors)
+    started = tickets.take(ticket)
+    started.work.wait()
+    for tensor, result in zip(tensors, started.outputs):
+        tensor.copy_(result)
+
+
+def _fake_wait(tensors: list[torch.Tensor], ticket: torch.Tensor | None = None) -> list[torch.Tensor]:
+    return [torch.empty_like(tensor) for tensor in tensors]
+
+
+for _name, _how in OPERATIONS.items():
+    _define(_name, _how, _COMM_SETTINGS, _begin_on_comm)
+for _name, _how in WINDOW_OPERATIONS.items():
+    _define(_name, _how, _WINDOW_SETTINGS, _begin_on_window)
+_operator(
+    "wait_tensors", "(Tensor[] tensors, Tensor? ticket=None) -> Tensor[]", (), _wait_tensors, _fake_wait
+)
+_operator(
+    "wait_tensors_",
+    "(Tensor(a!)[] tensors, Tensor? ticket=None, Tensor(b!)? order=None) -> ()",
+    ("tensors", "order"),
+    _wait_tensors_in_place,
+    _fake_run,
+)
+
+RUN = {
+    name: getattr(torch.ops.torchcomms, f"torchcomm_{name}_") for name in (*OPERATIONS, *WINDOW_OPERATIONS)
+}
+"""The operators that run an operation, by its name."""
+START = {
+    name: getattr(torch.ops.torchcomms, f"torchcomm_{name}") for name in (*OPERATIONS, *WINDOW_OPERATIONS)
+}
+"""Those that start it."""
+wait_tensors = torch.ops.torchcomms.torchcomm_wait_tensors
+wait_tensors_ = torch.ops.torchcomms.torchcomm_wait_tensors_
