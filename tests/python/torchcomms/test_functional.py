@@ -111,9 +111,7 @@ def run_all(names: list[str], backend: str, is_async: bool) -> None:
     function = compiled(all_of_them, backend)
     for _ in range(2):
         inputs = [cases.values(rank) for _ in names]
-        # Without gradients, operators write the inputs themselves.
-        with torch.set_grad_enabled(is_async):
-            results = function(inputs)
+        results = function(inputs)
         for name, x, result in zip(names, inputs, results):
             written, after = cases.expected(name, rank)
             assert [(one - 1).tolist() for one in result] == written, name
@@ -135,7 +133,7 @@ def run_each(backend: str) -> None:
 
 
 @pytest.mark.skipif(not is_long(), reason="the long variant: each operation alone in a graph")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", inductor])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_each_operation_is_compiled_alone(ranks: Ranks, backend: str, tmp_path: Path) -> None:
     ranks.run(2, run_each, backend, env=environment(tmp_path), deadline=DEADLINE)
 
