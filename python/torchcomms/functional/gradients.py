@@ -9,7 +9,7 @@ import torch
 
 from torchcomms._op_name import OpName
 from torchcomms.functional import operators, tickets
-from torchcomms.functional.operations import OPERATIONS, new_outputs
+from torchcomms.functional.operations import OPERATIONS
 
 _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
@@ -74,10 +74,7 @@ class Exchange(torch.autograd.Function):
         ctx.shapes = [tuple(one.shape) for one in inputs]
         ctx.set_materialize_grads(True)
         if stage == "run":
-            # Elements that the operation does not write stay as they are in `outputs`; those of an in-place one are its input.
-            is_in_place = OPERATIONS[name].input == "output"
-            results = new_outputs(OPERATIONS[name].keeps, inputs if is_in_place else outputs)
-            operators.RUN[name]([] if is_in_place else inputs, results, operators.ORDER, *settings)
+            results = operators.run_operation(name, OPERATIONS[name], inputs, outputs, settings)
         elif stage == "wait":
             results = operators.wait_tensors(outputs, ticket)
         else:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
-
-import torch
 
 from torchcomms._op_name import OpName
 
@@ -44,11 +41,6 @@ OPERATIONS: dict[str, Operation] = {
     OpName.gather.name: Operation("one", "list", root_only="output"),
     OpName.gather_single.name: Operation("one", "one", root_only="output"),
 }
-
-
-def new_outputs(keeps: bool, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors for the outputs of an operation, in memory of their own; with the same values if some may stay."""
-    return [one.clone() if keeps else torch.empty_like(one) for one in like]
 
 
 WINDOW_OPERATIONS: dict[str, Operation] = {

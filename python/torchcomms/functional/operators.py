@@ -1,13 +1,14 @@
 """The operators of graphs: ``torch.ops.torchcomms.torchcomm_…``.
 
-``torchcomm_<operation>_`` runs an operation, and writes its outputs. ``torchcomm_<operation>`` starts it, and returns a ticket for
-``torchcomm_wait_tensors`` (returns the results) or ``torchcomm_wait_tensors_`` (writes them). The schemas declare all mutations, and
+``torchcomm_<operation>_`` runs an operation, and writes its outputs, which begin with the values ``initial`` if some may stay.
+``torchcomm_<operation>`` starts it, and returns a ticket for ``torchcomm_wait_tensors`` (returns the results) or
+``torchcomm_wait_tensors_`` (writes them); ``outputs`` are tensors like the results. The schemas declare all mutations, and
 all operators but ``torchcomm_wait_tensors`` also claim to write :data:`ORDER`, so a compiler keeps their order and drops none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torchcomms._op_name import OpName
 from torchcomms._reduce_op import RedOpType, ReduceOp
 from torchcomms._work import TorchWork
 from torchcomms.functional import handles, originals, pending, tickets
-from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation, new_outputs
+from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation
 
 ORDER = torch.zeros(1, dtype=torch.int8)
 """What all operations claim to write. All ranks must issue them in the same order."""
@@ -100,20 +101,28 @@ def _define(name: str, how: Operation, settings: str, begin: Begin) -> None:
     """Defines both operators of an operation."""
 
     def run(
-        inputs: list[torch.Tensor], outputs: list[torch.Tensor], order: torch.Tensor, *settings: Any
+        inputs: list[torch.Tensor],
+        initial: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        order: torch.Tensor,
+        *settings: Any,
     ) -> None:
+        for output, value in zip(outputs, initial):
+            output.copy_(value)
         begin(name, inputs, outputs, False, *settings)
 
     def start(
         inputs: list[torch.Tensor], outputs: list[torch.Tensor], order: torch.Tensor, *settings: Any
     ) -> torch.Tensor:
-        own = new_outputs(how.keeps, outputs)
+        own = [one.clone() if how.keeps else torch.empty_like(one) for one in outputs]
         work = begin(name, [one.clone() for one in inputs], own, True, *settings)
         return tickets.issue_ticket(work, own)
 
-    before, after = "Tensor[] inputs, Tensor", f" outputs, Tensor(b!) order, {settings}"
-    _operator(f"{name}_", f"({before}(a!)[]{after}) -> ()", ("outputs", "order"), run, _fake_run)
-    _operator(name, f"({before}[]{after}) -> Tensor", ("order",), start, _fake_start)
+    end = f"Tensor(b!) order, {settings}"
+    writes = f"Tensor[] inputs, Tensor[] initial, Tensor(a!)[] outputs, {end}"
+    _operator(f"{name}_", f"({writes}) -> ()", ("outputs", "order"), run, _fake_run)
+    reads = f"Tensor[] inputs, Tensor[] outputs, {end}"
+    _operator(name, f"({reads}) -> Tensor", ("order",), start, _fake_start)
 
 
 def _fake_run(*_: Any) -> None:
@@ -182,5 +191,25 @@ START = {
     name: getattr(torch.ops.torchcomms, f"torchcomm_{name}") for name in (*OPERATIONS, *WINDOW_OPERATIONS)
 }
 """Those that start it."""
+
+
+def run_operation(
+    name: str,
+    how: Operation,
+    inputs: list[torch.Tensor],
+    targets: list[torch.Tensor],
+    settings: Sequence[Any],
+) -> list[torch.Tensor]:
+    """Runs an operation; its results are new tensors.
+
+    Operators do not write tensors that others read: inductor 2.15 may move such reads behind the write.
+    """
+    is_in_place = how.input == "output"
+    given = inputs if is_in_place else targets
+    results = [torch.empty_like(one) for one in given]
+    RUN[name]([] if is_in_place else inputs, given if how.keeps else [], results, ORDER, *settings)
+    return results
+
+
 wait_tensors = torch.ops.torchcomms.torchcomm_wait_tensors
 wait_tensors_ = torch.ops.torchcomms.torchcomm_wait_tensors_

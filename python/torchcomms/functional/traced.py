@@ -12,7 +12,7 @@ from torchcomms._work import WorkStatus
 from torchcomms.functional import operators
 from torchcomms.functional.durations import traced_seconds
 from torchcomms.functional.gradients import Exchange, Settings, assign, detached, needs_gradient
-from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation, new_outputs
+from torchcomms.functional.operations import OPERATIONS, WINDOW_OPERATIONS, Operation
 
 if TYPE_CHECKING:
     from torchcomms._call import Call
@@ -209,13 +209,10 @@ def _issue(
     settings: Sequence[Any],
 ) -> TracedWork:
     is_recorded = needs_gradient(name, inputs)
-    is_in_place = how.input == "output"
-    # In graphs with gradients, inductor 2.15 lets an operator write a graph's input before earlier nodes have read it.
-    is_direct = not torch.is_grad_enabled()
     ticket, results = None, targets
     if async_op:
         with torch.no_grad():
-            given = [] if is_in_place else detached(inputs)
+            given = [] if how.input == "output" else detached(inputs)
             ticket = operators.START[name](given, detached(targets), operators.ORDER, *settings)
     elif is_recorded:
         like = detached(targets)
@@ -223,12 +220,10 @@ def _issue(
         _assign_all(targets, results)
     else:
         with torch.no_grad():
-            given = [] if is_in_place else detached(inputs)
-            written = targets if is_direct else new_outputs(how.keeps, detached(targets))
-            operators.RUN[name](given, written, operators.ORDER, *settings)
-            if not is_direct:
-                for target, result in zip(targets, written):
-                    target.copy_(result)
+            results = operators.run_operation(name, how, detached(inputs), detached(targets), settings)
+            for target, result in zip(targets, results):
+                target.copy_(result)
+        results = targets
     work = TracedWork(kind, name, ticket, targets, inputs, settings, is_recorded)
     work._results = results
     return work
