@@ -93,6 +93,13 @@ class PendingReduction:
         with self._blocking():
             self._launch(self._operands[: self._max_in_flight])
 
+    def add(self, operand: Operand) -> None:
+        """Reduces another tensor, too. All peers add the same ones, in any order."""
+        self._operands.append(operand)
+        if len(self._in_flight) < self._max_in_flight and self._launch_failure is None:
+            with self._blocking():
+                self._launch([operand])
+
     def done(self) -> bool:
         """Whether all started operations have ended; ``wait`` may still have to retry, or to start more."""
         return all(operand.handle is None or operand.handle.done() for operand in self._in_flight)
