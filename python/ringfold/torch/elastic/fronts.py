@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -56,6 +57,10 @@ class DdpFront:
 
 def _ddp_hook(front: DdpFront, bucket: Any) -> Any:
     return front.take(bucket)
+
+
+# DDP checks these, and does not understand postponed ones.
+_ddp_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 class PlainFront:

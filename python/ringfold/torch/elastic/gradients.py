@@ -9,7 +9,6 @@ from typing import Any
 import pccl
 import torch
 from ringfold.elastic.reduction import Operand, PendingReduction
-
 from ringfold.torch.elastic.ballot import Ballot, Count
 
 # The buckets of parameters that are reduced together, in bytes.

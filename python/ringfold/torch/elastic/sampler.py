@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence, Sized
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import Sampler as TorchSampler
-
 from ringfold.torch.elastic.ledger import SampleLedger
+from torch.utils.data import Sampler as TorchSampler
 
 if TYPE_CHECKING:
     from ringfold.torch.elastic.run import ElasticRun
