@@ -21,6 +21,7 @@ from ringfold.torch.elastic import small_state
 from ringfold.torch.elastic.agreement import Agreement, Claim, agree, read_claims
 from ringfold.torch.elastic.ballot import Ballot, Count
 from ringfold.torch.elastic.batches import Batches
+from ringfold.torch.elastic.buffers import Buffers
 from ringfold.torch.elastic.fronts import DdpFront, PlainFront
 from ringfold.torch.elastic.gradients import Bucket, StepReduction, buckets_of
 from ringfold.torch.elastic.policy import Policy
@@ -71,6 +72,7 @@ class ElasticRun:
         self._state: State | None = None
         self._buckets: list[Bucket] = []
         self._bucket_of: dict[int, Bucket] = {}
+        self._buffers = Buffers([])
         self._has_state = False
         self._step = 0
         self._revision = -1
@@ -149,6 +151,7 @@ class ElasticRun:
         self._state = State({key: value for key, value in tensors.items() if value})
         numbers = buckets_of(self._parameters)
         self._buckets = [Bucket(self._parameters, each) for each in numbers]
+        self._buffers = Buffers([buffer for buffer in plain.buffers() if buffer.numel()])
         self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
         if isinstance(model, DistributedDataParallel):
             DdpFront(model, self._parameters, self)
@@ -387,7 +390,8 @@ class ElasticRun:
         seconds = time.monotonic() - self._began
         wants_vote = time.monotonic() - self._last_vote > _VOTE_SECONDS
         ballot = Ballot(self._weight, seconds, wants_vote)
-        count = reduction.finish(len(self._buckets), ballot, self._slot, self.world_size)
+        self._buffers.reduce(reduction, len(self._buckets), self._weight > 0)
+        count = reduction.finish(len(self._buckets) + len(self._buffers), ballot, self._slot, self.world_size)
         if self._count is not None and self._count.contributed != count.contributed:
             raise RuntimeError(
                 "the world changed between two backward() of one step: use no_sync() for all but the last"
@@ -416,6 +420,7 @@ class ElasticRun:
             logger.warning("step %d: the averaged gradients are not finite; it is skipped", self._step)
             self._is_committed = True
             return None
+        self._buffers.assign()
         result = step(*arguments, **named)
         self._is_committed = True
         return result
