@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-
 from ringfold.torch.elastic.gradients import Bucket, StepReduction
 
 

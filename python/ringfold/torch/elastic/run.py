@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pccl
@@ -16,7 +17,6 @@ from ringfold.elastic.optimizer import prepare_optimizer
 from ringfold.elastic.reduction import can_retry
 from ringfold.elastic.run import OWN_TAGS
 from ringfold.elastic.state import State
-from ringfold.elastic.stop_switch import StopSwitch
 from ringfold.torch.elastic import small_state
 from ringfold.torch.elastic.agreement import Agreement, Claim, agree, read_claims
 from ringfold.torch.elastic.ballot import Ballot, Count
@@ -26,6 +26,7 @@ from ringfold.torch.elastic.fronts import DdpFront, PlainFront
 from ringfold.torch.elastic.gradients import Bucket, StepReduction, buckets_of
 from ringfold.torch.elastic.policy import Policy
 from ringfold.torch.elastic.sampler import Sampler
+from ringfold.torch.elastic.stop_request import StopRequest
 from torch.nn.parallel import DistributedDataParallel
 
 logger = logging.getLogger("ringfold")
@@ -59,7 +60,7 @@ class ElasticRun:
         self.policy = policy
         self._communicator = pccl.Communicator(address, name=name, **options)
         self._address = address
-        self._switch = StopSwitch(self._communicator.leave)
+        self._stop = StopRequest()
         self._is_connected = False
         # The replicated state.
         self._model: torch.nn.Module | None = None
@@ -206,24 +207,25 @@ class ElasticRun:
 
     def leave(self) -> None:
         """Leaves the run. The others continue."""
-        self._switch.end()
+        self._stop.remove()
+        self._communicator.leave()
 
     # --- boundaries ------------------------------------------------------------------------------------------------
 
     def _connect(self, batches: Batches) -> None:
         if self._is_connected:
             return
-        self._switch.install()
+        self._stop.install()
         logger.info("connecting to the master at %s", self._address)
-        with self._switch.blocking():
-            self._communicator.connect()
+        self._communicator.connect()
         self._is_connected = True
         self._admit(batches, has_voted=True)
 
     def _begin_step(self, batches: Batches) -> bool:
         """Lets newcomers in if there are any. False if this replica leaves."""
-        if self._switch.requested:
-            self._switch.leave()
+        if self._stop.is_made:
+            logger.info("SIGTERM: leaving the run at step %d", self._step)
+            self.leave()
             return False
         if self.world_size < self.policy.replicas_min or (self._wants_vote and self._are_peers_pending()):
             self._admit(batches, has_voted=False)
@@ -233,8 +235,7 @@ class ElasticRun:
         self._wants_vote = False
         self._last_vote = time.monotonic()
         try:
-            with self._switch.blocking():
-                return self._communicator.are_peers_pending()
+            return self._communicator.are_peers_pending()
         except pccl.PCCLError as error:
             if not can_retry(error):
                 raise
@@ -246,8 +247,7 @@ class ElasticRun:
         for _ in range(_VOTES_MAX):
             try:
                 self._wait_for_replicas(has_voted)
-                with self._switch.blocking():
-                    self._agree(batches)
+                self._agree(batches)
                 return
             except pccl.PCCLError as error:
                 if not can_retry(error) and error.result != pccl.Result.TOO_FEW_PEERS:
@@ -259,8 +259,7 @@ class ElasticRun:
         waited = False
         while True:
             if not has_voted:
-                with self._switch.blocking():
-                    self._communicator.update_topology()
+                self._communicator.update_topology()
             self._last_vote = time.monotonic()
             self._note_members()
             if self.world_size >= self.policy.replicas_min:
@@ -365,7 +364,7 @@ class ElasticRun:
     def _open_reduction(self) -> StepReduction:
         if self._reduction is None:
             self._reduction = StepReduction(
-                self._communicator, self._switch.blocking, OWN_TAGS + 1, self._weight, max_in_flight=8
+                self._communicator, nullcontext, OWN_TAGS + 1, self._weight, max_in_flight=8
             )
         return self._reduction
 
@@ -409,8 +408,7 @@ class ElasticRun:
             raise RuntimeError("optimizer.step() before backward(): there are no averaged gradients")
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
-            with self._switch.blocking():
-                transfer.wait()
+            transfer.wait()
         if self._count.weight == 0:
             logger.warning("step %d: no replica contributed; it is made again", self._step)
             return None
