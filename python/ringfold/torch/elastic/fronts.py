@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -33,7 +33,7 @@ class DdpFront:
 
     def take(self, bucket: Any) -> Any:
         """Takes a bucket of DDP; the future is its average."""
-        future: Any = torch.futures.Future()  # type: ignore[no-untyped-call]
+        future: Any = torch.futures.Future()
         buffer = bucket.buffer()
         if not self._to.is_in_step:
             future.set_result(buffer)
@@ -60,7 +60,7 @@ def _ddp_hook(front: DdpFront, bucket: Any) -> Any:
 
 
 # DDP checks these, and does not understand postponed ones.
-_ddp_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+_ddp_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 class PlainFront:
@@ -71,7 +71,7 @@ class PlainFront:
         self._to = to
         self._is_queued = False
         for number, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook_of(number))
+            parameter.register_post_accumulate_grad_hook(self._hook_of(number))  # type: ignore[no-untyped-call]
 
     def _hook_of(self, number: int) -> Any:
         def hook(parameter: torch.Tensor) -> None:

@@ -27,6 +27,7 @@ from ringfold.torch.elastic.gradients import Bucket, StepReduction, buckets_of
 from ringfold.torch.elastic.policy import Policy
 from ringfold.torch.elastic.sampler import Sampler
 from ringfold.torch.elastic.stop_request import StopRequest
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 logger = logging.getLogger("ringfold")
@@ -119,7 +120,7 @@ class ElasticRun:
     def replica_group(self) -> dist.ProcessGroup:
         """The process group of this replica's own ranks, for DDP. One of a single rank is made if there is none."""
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         group = dist.group.WORLD
         assert group is not None
         return group
