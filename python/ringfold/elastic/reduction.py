@@ -93,7 +93,7 @@ class PendingReduction:
         with self._blocking():
             self._launch(self._operands[: self._max_in_flight])
 
-    def add(self, operand: Operand) -> None:
+    def _add(self, operand: Operand) -> None:
         """Reduces another tensor, too. All peers add the same ones, in any order."""
         self._operands.append(operand)
         if len(self._in_flight) < self._max_in_flight and self._launch_failure is None:

@@ -109,4 +109,4 @@ class StepReduction:
         return Count.of(total)
 
     def _add(self, number: int, send: Any, recv: Any, op: pccl.ReduceOp, weight: float | None) -> None:
-        self._pending.add(Operand(send, recv, self._tag + number, op, weight))
+        self._pending._add(Operand(send, recv, self._tag + number, op, weight))
