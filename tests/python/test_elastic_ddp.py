@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from peers import DEADLINE
 pytest.importorskip("torch")
 
 REPLICA = """
-import hashlib, os, sys, time
+import hashlib, logging, os, sys
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -20,6 +21,7 @@ import ringfold.torch.elastic as elastic
 
 master, name, until, kind, dies_at = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 torch.set_num_threads(1)
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 torch.manual_seed(sum(name.encode()))
 run = elastic.join(master, name=name, policy=elastic.Policy(replicas_min=3))
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 4))
@@ -39,7 +41,6 @@ for step, (batch,) in run.batches(DataLoader(data, batch_size=4, sampler=sampler
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     scheduler.step()
-    time.sleep(0.01)
 digest = hashlib.sha256()
 for tensor in (*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values())):
     digest.update(tensor.detach().numpy().tobytes())
@@ -64,3 +65,17 @@ def test_replicas_that_are_left_or_join_hold_the_same_bits(
     assert len(ends) == 1 and next(iter(ends)).startswith(f"end {UNTIL} ")
     # The run waited for the newcomer when one was lost, and all steps had three replicas.
     assert " of 3" in newcomer.wait_for(f"step {UNTIL - 1} ", DEADLINE)
+
+
+def test_a_preempted_replica_leaves(master: str, spawn_with_torch: Any) -> None:
+    replicas = [spawn_with_torch(REPLICA, master, name, 100_000, "ddp", -1) for name in "abc"]
+    for each in replicas:
+        each.wait_for("step 3 ", DEADLINE)
+    replicas[2].signal(signal.SIGTERM)
+    replicas[2].wait_for("SIGTERM: leaving the run", DEADLINE)
+    replicas[2].wait_for("end ", DEADLINE)
+    # The others wait for a third one now, or soon, and can be preempted, too.
+    for each in replicas[:2]:
+        each.signal(signal.SIGTERM)
+    for each in replicas[:2]:
+        each.wait_for("end ", DEADLINE)

@@ -129,6 +129,6 @@ def test_extensions_need_torchcomms_and_say_so(ranks: Ranks) -> None:
             "get_mem_allocator",
         ]
     for said in ranks.run(2, ask_without_torchcomms, True):
-        # There is no GPU, so there is no pool.
+        # Pools need a GPU.
         assert said[:3] == ["", "", ""] and said[5] == ""
         assert torch.cuda.is_available() or all("'cuda'" in words for words in said[3:5])

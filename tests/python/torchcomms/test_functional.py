@@ -27,7 +27,9 @@ ENABLED = {"TORCHCOMMS_PATCH_FOR_COMPILE": "1"}
 # Ranks compile at the same time, on few cores.
 DEADLINE = 240.0
 HAS_COMPILER = shutil.which("g++") is not None or shutil.which("c++") is not None
-needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="inductor needs a C++ compiler: there is no g++")
+needs_compiler = pytest.mark.skipif(
+    not HAS_COMPILER, reason="inductor needs a C++ compiler: g++ is not installed"
+)
 inductor = pytest.param("inductor", marks=needs_compiler)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from ringfold.torch.elastic.small_state import BYTES_MAX
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ def agree(claims: Sequence[Claim]) -> Agreement:
     newest = max(steps)
     source = steps.index(newest)
     nobody = newest < 0
+    if not 0 < claims[source].state_bytes <= BYTES_MAX:
+        raise ValueError(
+            f"invalid state of replica {source}: {claims[source].state_bytes} bytes beside the tensors, must be 1 to {BYTES_MAX}"
+        )
     behind = [number != source if nobody else step != newest for number, step in enumerate(steps)]
     return Agreement(
         source=source,

@@ -173,21 +173,26 @@ class ElasticRun:
     ) -> Generator[tuple[int, Any], None, None]:
         """Yields the number of each step and its batch, until that number is reached.
 
-        Before a step, newcomers are let in. A step that was not committed is made again with the same batch.
+        Before a step, newcomers are let in. A step that was not committed is made again with the same batch,
+        unless the members have changed.
         """
         if self._model is None:
             raise RuntimeError("call replicate() before batches()")
         batches = Batches(loader)
-        self._connect(batches)
         attempts = 0
         drawn: tuple[Any, list[list[int]], int] | None = None
+        drawn_by: tuple[str, ...] = ()
         while until is None or self._step < until:
-            if not self._begin_step(batches):
+            try:
+                self._begin_step(batches)
+            except _Preempted:
+                logger.info("SIGTERM: leaving the run at step %d", self._step)
+                self.leave()
                 return
             if until is not None and self._step >= until:
                 return
-            if drawn is None or attempts == 0:
-                drawn = batches.next(self._sizes, self._slot)
+            if drawn is None or attempts == 0 or drawn_by != self._members:
+                drawn, drawn_by = batches.next(self._sizes, self._slot), self._members
             batch, assigned, samples = drawn
             self._weight = float(samples if not self._is_behind() else 0)
             self._reset_step()
@@ -203,6 +208,7 @@ class ElasticRun:
             if self._count is None:
                 raise RuntimeError(f"step {self._step} made no backward(): nothing was averaged")
             attempts += 1
+            self._note_members()
             if attempts >= self.policy.attempts:
                 raise RuntimeError(f"step {self._step} was not committed in {attempts} attempts")
 
@@ -222,15 +228,16 @@ class ElasticRun:
         self._is_connected = True
         self._admit(batches, has_voted=True)
 
-    def _begin_step(self, batches: Batches) -> bool:
-        """Lets newcomers in if there are any. False if this replica leaves."""
-        if self._stop.is_made:
-            logger.info("SIGTERM: leaving the run at step %d", self._step)
-            self.leave()
-            return False
+    def _begin_step(self, batches: Batches) -> None:
+        """Joins the run with the first step. Lets newcomers in if there are any."""
+        self._connect(batches)
+        self._check_preemption()
         if self.world_size < self.policy.replicas_min or (self._wants_vote and self._are_peers_pending()):
             self._admit(batches, has_voted=False)
-        return True
+
+    def _check_preemption(self) -> None:
+        if self._stop.is_made:
+            raise _Preempted
 
     def _are_peers_pending(self) -> bool:
         self._wants_vote = False
@@ -259,6 +266,7 @@ class ElasticRun:
     def _wait_for_replicas(self, has_voted: bool) -> None:
         waited = False
         while True:
+            self._check_preemption()
             if not has_voted:
                 self._communicator.update_topology()
             self._last_vote = time.monotonic()
@@ -438,6 +446,10 @@ class ElasticRun:
         self._wants_vote = self._count.wants_vote
         self._step += 1
         self._note_members()
+
+
+class _Preempted(Exception):
+    """SIGTERM has come."""
 
 
 class _Transfer:
