@@ -129,9 +129,11 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """The same memory with a supported type."""
+    """The same memory with a supported type; of a distributed tensor the part of this rank."""
     import torch
 
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
     if tensor.dtype.is_complex:
         return torch.view_as_real(tensor)
     if tensor.dtype == torch.bool or (tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1):

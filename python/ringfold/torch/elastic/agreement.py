@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from enum import IntEnum
 
 import torch
 from ringfold.torch.elastic.small_state import BYTES_MAX
+
+
+class Standing(IntEnum):
+    """What the state of a replica is worth."""
+
+    NEW = 0
+    """It has made no step."""
+    RESTORED = 1
+    """It comes from a checkpoint."""
+    MEMBER = 2
+    """It is that of the run."""
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a replica says of itself."""
 
-    has_state: bool
-    """Whether it has taken part in the run, or has restored a checkpoint."""
+    replica: int
+    """Its number, not 0."""
+    standing: int
     step: int
     revision: int
     """Of the last sync that it took part in."""
@@ -22,13 +35,14 @@ class Claim:
     state_bytes: int
     """The size of its small state."""
 
-    def vector(self, slot: int, slots: int) -> torch.Tensor:
+    def vector(self, place: int, places: int) -> torch.Tensor:
         """The claim at this place of a vector for all replicas, to be summed."""
-        vector = torch.zeros(slots, 5, dtype=torch.int64)
-        vector[slot] = torch.tensor(
-            [self.has_state, self.step, self.revision, self.batch_size, self.state_bytes]
-        )
+        vector = torch.zeros(places, _FIELDS, dtype=torch.int64)
+        vector[place] = torch.tensor(astuple(self))
         return vector
+
+
+_FIELDS = 6
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ class Agreement:
     """What follows from the claims, the same on all replicas."""
 
     source: int
-    """The replica that sends its small state: of those with the newest state the oldest."""
+    """The replica that sends its small state: of those with the newest state the first."""
     behind: tuple[bool, ...]
     """Which replicas have to fetch the state."""
     revision: int
@@ -52,16 +66,17 @@ class Agreement:
 
 
 def agree(claims: Sequence[Claim]) -> Agreement:
-    """Decides. The newest state wins; without any, the first replica's."""
-    steps = [claim.step if claim.has_state else -1 for claim in claims]
-    newest = max(steps)
-    source = steps.index(newest)
-    nobody = newest < 0
+    """Decides. The state of the run wins; without any, the newest checkpoint; without any, the state of the first replica."""
+    worth = [(claim.standing, claim.step) for claim in claims]
+    newest = max(worth)
+    source = worth.index(newest)
     if not 0 < claims[source].state_bytes <= BYTES_MAX:
         raise ValueError(
             f"invalid state of replica {source}: {claims[source].state_bytes} bytes beside the tensors, must be 1 to {BYTES_MAX}"
         )
-    behind = [number != source if nobody else step != newest for number, step in enumerate(steps)]
+    # Members at the same step hold the same bits. Checkpoints of the same step may be of different runs.
+    are_equal = newest[0] == Standing.MEMBER
+    behind = [number != source and not (are_equal and each == newest) for number, each in enumerate(worth)]
     return Agreement(
         source=source,
         behind=tuple(behind),
@@ -73,6 +88,6 @@ def agree(claims: Sequence[Claim]) -> Agreement:
 
 
 def read_claims(total: torch.Tensor) -> list[Claim]:
-    """The claims in a sum of vectors."""
-    rows: list[list[int]] = total.view(-1, 5).tolist()
-    return [Claim(bool(row[0]), *row[1:]) for row in rows]
+    """The claims in a sum of vectors; a replica that was lost in between has none."""
+    rows: list[list[int]] = total.view(-1, _FIELDS).tolist()
+    return [Claim(*row) for row in rows if row[0]]

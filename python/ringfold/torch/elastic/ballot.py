@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,14 +18,15 @@ class Ballot:
     weight: float
     seconds: float = 0.0
     wants_vote: bool = False
+    used: Sequence[bool] = ()
+    """Which parameters have got a gradient."""
 
     def vector(self, slot: int, slots: int) -> torch.Tensor:
         """The vector of the replica with this number."""
-        vector = torch.zeros(slots, _FIELDS, dtype=torch.float64)
-        vector[slot] = torch.tensor(
-            [1.0, self.weight, self.seconds, float(self.wants_vote)], dtype=torch.float64
-        )
-        return vector
+        rows = torch.zeros(slots, _FIELDS, dtype=torch.float64)
+        mine = [1.0, self.weight, self.seconds, float(self.wants_vote)]
+        rows[slot] = torch.tensor(mine, dtype=torch.float64)
+        return torch.cat([rows.view(-1), torch.tensor(self.used, dtype=torch.float64)])
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,19 @@ class Count:
     weights: tuple[float, ...]
     seconds: tuple[float, ...]
     wants_vote: bool
+    used: tuple[bool, ...] = ()
+    """Which parameters have got a gradient on any replica."""
 
     @staticmethod
-    def of(total: torch.Tensor) -> Count:
+    def of(total: torch.Tensor, slots: int) -> Count:
         """Reads a sum of vectors."""
-        rows: list[list[float]] = total.tolist()
+        rows: list[list[float]] = total[: slots * _FIELDS].view(slots, _FIELDS).tolist()
         return Count(
             contributed=tuple(bool(row[0]) for row in rows),
             weights=tuple(row[1] for row in rows),
             seconds=tuple(row[2] for row in rows),
             wants_vote=any(row[3] for row in rows),
+            used=tuple(total[slots * _FIELDS :].gt(0).tolist()),
         )
 
     @property

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ringfold.torch.elastic.sampler import Sampler
+from ringfold.torch.elastic.world import World
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The batch of a step."""
+
+    batch: Any
+    assigned: list[list[int]]
+    """The samples of all replicas."""
+    weight: float
+    """That of the replica: its number of samples, or 1 if they are not counted."""
+    share: float = 1.0
+    """The weight of this rank within the replica; the mean of its ranks is 1."""
 
 
 class Batches:
@@ -17,38 +32,42 @@ class Batches:
         sampler = getattr(loader, "sampler", None)
         self.sampler = sampler if isinstance(sampler, Sampler) else None
         self.size: int = getattr(loader, "batch_size", None) or 1
-        if self.sampler is not None and getattr(loader, "drop_last", False):
-            raise ValueError("invalid loader: an elastic sampler needs drop_last=False")
+        """How many samples the replica wants for a step."""
+        if self.sampler is not None:
+            self.size *= self.sampler.parts
+            if getattr(loader, "drop_last", False):
+                raise ValueError("invalid loader: an elastic sampler needs drop_last=False")
         self._last: Any = None
         self._world: tuple[tuple[int, ...], int] | None = None
 
-    def next(self, sizes: Sequence[int], slot: int) -> tuple[Any, list[list[int]], int]:
-        """The batch of the next step, the samples of all replicas, and how many samples of this replica count."""
+    def next(self, world: World) -> Drawn:
+        """The batch of the next step."""
         if self.sampler is None:
-            return self._draw(), [[] for _ in sizes], 1
-        assigned = self.sampler.ledger.assign(sizes)
-        mine = assigned[slot]
+            return Drawn(self._draw(), [[] for _ in world.ids], 1.0)
+        assigned = self.sampler.ledger.assign(world.batch_sizes)
+        ours = assigned[world.slot]
+        mine = self.sampler.mine(ours)
         if not mine:
             # Another batch takes the place of none; it has no weight.
             if self._last is None:
                 self._last = self._any_batch()
-            return self._last, assigned, 0
-        world = (tuple(sizes), slot)
-        if self._iterator is None or world != self._world:
-            self._restart(world)
+            return Drawn(self._last, assigned, float(len(ours)), 0.0)
+        place = (world.batch_sizes, world.slot)
+        if self._iterator is None or place != self._world:
+            self._restart(place)
         batch, drawn = self._predicted()
         if drawn != mine:
-            self._restart(world)
+            self._restart(place)
             batch, drawn = self._predicted()
         if drawn != mine:
             raise RuntimeError("the loader does not draw the samples of its sampler in batches of batch_size")
         self._last = batch
-        return batch, assigned, len(mine)
+        return Drawn(batch, assigned, float(len(ours)), len(mine) * self.sampler.parts / len(ours))
 
-    def _restart(self, world: tuple[tuple[int, ...], int]) -> None:
+    def _restart(self, place: tuple[tuple[int, ...], int]) -> None:
         assert self.sampler is not None
-        self.sampler.plan(*world)
-        self._iterator, self._world = iter(self._loader), world
+        self.sampler.plan(*place)
+        self._iterator, self._world = iter(self._loader), place
 
     def _predicted(self) -> tuple[Any, list[int] | None]:
         assert self._iterator is not None and self.sampler is not None
@@ -61,8 +80,7 @@ class Batches:
 
     def _any_batch(self) -> Any:
         assert self.sampler is not None
-        # As if this replica were alone.
-        self.sampler.plan([self.size], 0)
+        self.sampler.plan_any()
         self._iterator = None
         return next(iter(self._loader))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Any
 
 import pccl
 import torch
+import torch.distributed as dist
 from ringfold.elastic.reduction import Operand, PendingReduction
 from ringfold.torch.elastic.ballot import Ballot, Count
 
@@ -15,66 +17,73 @@ from ringfold.torch.elastic.ballot import Ballot, Count
 BUCKET_BYTES = 25 << 20
 
 
-def buckets_of(parameters: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> list[list[int]]:
-    """The numbers of the parameters in each bucket: the last parameters first, since their gradients come first. A bucket has one
-    type and device. The same on all replicas, whatever the order in which their gradients come."""
+def buckets_of(
+    tensors: Sequence[torch.Tensor], kinds: Sequence[Hashable], bucket_bytes: int = BUCKET_BYTES
+) -> list[list[int]]:
+    """The numbers of the tensors in each bucket: the last ones first, since their gradients come first. A bucket has one kind. The
+    same on all replicas, whatever the order in which their gradients come."""
     buckets: list[list[int]] = []
-    room, kind = 0, None
-    for number in reversed(range(len(parameters))):
-        parameter = parameters[number]
-        nbytes = parameter.numel() * parameter.element_size()
-        if not buckets or (parameter.dtype, parameter.device) != kind or nbytes > room:
+    rooms: dict[Hashable, tuple[list[int], int]] = {}
+    for number in reversed(range(len(tensors))):
+        nbytes = tensors[number].numel() * tensors[number].element_size()
+        bucket, room = rooms.get(kinds[number], ([], 0))
+        if not bucket or nbytes > room:
+            bucket = []
             # The first one is small, so that something is in flight soon.
             room = bucket_bytes if buckets else min(bucket_bytes, 1 << 20)
-            kind = (parameter.dtype, parameter.device)
-            buckets.append([])
-        buckets[-1].append(number)
-        room -= nbytes
+            buckets.append(bucket)
+        bucket.append(number)
+        rooms[kinds[number]] = (bucket, room - nbytes)
     return buckets
 
 
 class Bucket:
-    """Gradients that are reduced together. The local ones are kept until the step is committed."""
+    """Tensors that are reduced together. The local ones are kept until the step is committed."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], numbers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        numbers: Sequence[int],
+        copies: Sequence[dist.ProcessGroup] = (),
+    ) -> None:
         self.numbers = list(numbers)
-        shapes = [parameters[number].shape for number in numbers]
-        first = parameters[numbers[0]]
+        self._copies = copies
+        self.owns = all(dist.get_rank(group) == 0 for group in copies)
+        """Whether this rank reduces it. Other ranks of the replica that hold the same get the result from the one that does."""
+        shapes = [tensors[number].shape for number in numbers]
+        first = tensors[numbers[0]]
         sizes = [shape.numel() for shape in shapes]
         self.local = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        self.mean = torch.empty_like(self.local)
+        self.mean = torch.zeros_like(self.local)
         self._places = {
             number: (self.local[end - size : end].view(shape), self.mean[end - size : end].view(shape))
-            for number, size, shape, end in zip(numbers, sizes, shapes, _ends(sizes), strict=True)
+            for number, size, shape, end in zip(numbers, sizes, shapes, accumulate(sizes), strict=True)
         }
         self.missing: set[int] = set()
 
     def begin(self) -> None:
-        """A new step: all gradients are missing."""
+        """A new step: all are missing."""
         self.missing = set(self.numbers)
 
-    def put(self, number: int, gradient: torch.Tensor | None) -> None:
-        """Takes a local gradient; none counts as zero."""
+    def put(self, number: int, tensor: torch.Tensor | None) -> None:
+        """Takes a local tensor; none counts as zero."""
         place = self._places[number][0]
-        place.zero_() if gradient is None else place.copy_(gradient)
+        place.zero_() if tensor is None else place.copy_(tensor)
         self.missing.discard(number)
 
-    def clear(self) -> None:
-        """This replica contributes nothing."""
-        self.local.zero_()
-        self.missing.clear()
+    def reduce(self, reduction: StepReduction, number: int) -> None:
+        """Starts the average, if this rank has to."""
+        if self.owns and self.local.numel():
+            reduction.average(number, self.local, self.mean)
+
+    def share(self) -> None:
+        """Gives the average to the other ranks of the replica that hold the same."""
+        for group in self._copies:
+            dist.broadcast(self.mean, group=group, group_src=0)
 
     def mean_of(self, number: int) -> torch.Tensor:
-        """The average of a gradient."""
+        """The average of a tensor."""
         return self._places[number][1]
-
-
-def _ends(sizes: Sequence[int]) -> list[int]:
-    ends, end = [], 0
-    for size in sizes:
-        end += size
-        ends.append(end)
-    return ends
 
 
 class StepReduction:
@@ -104,9 +113,9 @@ class StepReduction:
         """Sends the ballot, and waits for all results."""
         mine = ballot.vector(slot, slots)
         total = torch.empty_like(mine)
-        self._add(number, mine.view(-1), total.view(-1), pccl.ReduceOp.SUM, None)
+        self._add(number, mine, total, pccl.ReduceOp.SUM, None)
         self._pending.wait()
-        return Count.of(total)
+        return Count.of(total, slots)
 
     def _add(self, number: int, send: Any, recv: Any, op: pccl.ReduceOp, weight: float | None) -> None:
         self._pending._add(Operand(send, recv, self._tag + number, op, weight))

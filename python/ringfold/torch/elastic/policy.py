@@ -13,17 +13,39 @@ class Policy:
     Arguments:
         replicas_min: no step begins with fewer replicas.
         below_min: what to do below that: wait for others, or stop with an error.
+        batch: the samples of a step of the full world. Gradients are divided by this number, so that a smaller world makes smaller
+            steps. None divides by the samples of the living replicas.
         not_finite: what to do if the averaged gradients have an infinity or NaN: make the step, skip it on all replicas, or
             stop with an error.
         attempts: how often a step is made before an error.
+        straggler_factor: a replica that computes longer than this many times the median, in ``straggler_steps`` steps in a row, is
+            reported as a straggler in the log and in ``run.stragglers``.
+        evict_stragglers: stragglers also stop with an error, and the others continue.
     """
 
     replicas_min: int = 1
     below_min: Literal["wait", "stop"] = "wait"
+    batch: int | None = None
     not_finite: Literal["step", "skip", "stop"] = "step"
     attempts: int = 3
+    straggler_factor: float = 2.0
+    straggler_steps: int = 10
+    evict_stragglers: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("replicas_min", self.replicas_min), ("attempts", self.attempts)):
+        for name, value in (
+            ("replicas_min", self.replicas_min),
+            ("attempts", self.attempts),
+            ("straggler_steps", self.straggler_steps),
+            ("batch", 1 if self.batch is None else self.batch),
+        ):
             if value < 1:
                 raise ValueError(f"invalid {name} {value}: must be at least 1")
+        if not self.straggler_factor > 1:
+            raise ValueError(f"invalid straggler_factor {self.straggler_factor}: must be above 1")
+        for name, text, allowed in (
+            ("below_min", self.below_min, ("wait", "stop")),
+            ("not_finite", self.not_finite, ("step", "skip", "stop")),
+        ):
+            if text not in allowed:
+                raise ValueError(f"invalid {name} {text!r}: must be one of {', '.join(allowed)}")

@@ -1,0 +1,156 @@
+"""Newcomers are let in, and all replicas agree on the state."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pccl
+import torch
+from ringfold.elastic.reduction import can_retry
+from ringfold.elastic.run import OWN_TAGS
+from ringfold.torch.elastic.agreement import Agreement, Claim, agree, read_claims
+from ringfold.torch.elastic.policy import Policy
+from ringfold.torch.elastic.replica import Replica
+from ringfold.torch.elastic.stop_request import StopRequest
+from ringfold.torch.elastic.world import World
+
+logger = logging.getLogger("ringfold")
+
+# How often newcomers are asked for.
+_VOTE_SECONDS = 0.5
+# The poll interval while there are too few replicas.
+_WAIT_SECONDS = 0.1
+_FAILURES_MAX = 20
+
+
+class Preempted(Exception):
+    """SIGTERM has come to a rank of this replica."""
+
+
+class Admission:
+    """Asks for newcomers, lets them in, and agrees with them. All ranks of all replicas do the same."""
+
+    def __init__(
+        self, communicator: pccl.Communicator, replica: Replica, policy: Policy, stop: StopRequest
+    ) -> None:
+        self._communicator, self._replica, self._policy, self._stop = communicator, replica, policy, stop
+        self._last_vote = 0.0
+
+    def wants_vote(self) -> bool:
+        """Whether it is time to ask for newcomers."""
+        return time.monotonic() - self._last_vote > _VOTE_SECONDS
+
+    def are_peers_pending(self) -> bool:
+        """Whether newcomers wait. All ranks of all replicas ask together."""
+        self._last_vote = time.monotonic()
+        try:
+            return self._communicator.are_peers_pending()
+        except pccl.PCCLError as error:
+            if not can_retry(error):
+                raise
+            # A replica was lost. The next vote asks again.
+            return True
+
+    def admit(
+        self, pack: Callable[[], tuple[Claim, torch.Tensor]], has_voted: bool
+    ) -> tuple[World, Agreement, torch.Tensor]:
+        """Lets newcomers in until the replicas are enough. ``pack`` gives the claim of this replica and its small state; the
+        result has that of the run."""
+        failures = 0
+        waited = False
+        while True:
+            claim, packed = pack()
+            claims = None
+            try:
+                if not has_voted:
+                    self._communicator.update_topology()
+                self._last_vote = time.monotonic()
+                claims = self._exchange(claim)
+            except pccl.PCCLError as error:
+                _check_retry(error)
+            has_voted = False
+            world = self._order(claims)
+            if world is not None and claims is not None:
+                if len(world) >= self._policy.replicas_min:
+                    by_id = {each.replica: each for each in claims}
+                    agreement = agree([by_id[number] for number in world.ids])
+                    state = self._take_small_state(agreement, world, packed)
+                    if state is not None:
+                        return replace(world, batch_sizes=agreement.batch_sizes), agreement, state
+                else:
+                    waited = self._wait(len(world), waited)
+                    continue
+            failures += 1
+            if failures == _FAILURES_MAX:
+                raise RuntimeError(
+                    "the replicas did not agree on the state: too many of them were lost meanwhile"
+                )
+
+    def _wait(self, present: int, waited: bool) -> bool:
+        needed = self._policy.replicas_min
+        if self._policy.below_min == "stop":
+            raise RuntimeError(f"{present} of at least {needed} replicas are left: the run stops")
+        if not waited:
+            logger.info("waiting for replicas: %d of %d", present, needed)
+        time.sleep(_WAIT_SECONDS)
+        return True
+
+    def _exchange(self, claim: Claim) -> list[Claim]:
+        """The claims of all replicas, in the order of their peers."""
+        members = self._communicator.members()
+        place = next((place for place, member in enumerate(members) if member.is_self), 0)
+        mine = claim.vector(place, max(1, len(members))).view(-1)
+        if len(members) < 2:
+            return read_claims(mine)
+        total = torch.empty_like(mine)
+        self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
+        return read_claims(total)
+
+    def _order(self, claims: list[Claim] | None) -> World | None:
+        """The order of the replicas: that of rank 0. None if the ranks of this replica see different ones; then all replicas find
+        the same, and vote again."""
+        seen = [claim.replica for claim in claims or ()]
+        rows = self._replica.gather([len(seen), self._stop.is_made])
+        if any(stops for _, stops in rows):
+            raise Preempted
+        counts = {count for count, _ in rows}
+        if len(counts) > 1 or 0 in counts:
+            return None
+        orders = self._replica.gather(seen)
+        if any(set(order) != set(orders[0]) for order in orders) or self._replica.id not in orders[0]:
+            return None
+        ids = tuple(orders[0])
+        return World(ids, self._names(seen, ids), (0,) * len(ids), ids.index(self._replica.id))
+
+    def _names(self, seen: list[int], ids: tuple[int, ...]) -> tuple[str, ...]:
+        members = self._communicator.members()
+        if len(members) != len(seen):
+            return tuple(f"{number:x}"[:6] for number in ids)
+        names = {number: member.name for number, member in zip(seen, members, strict=True)}
+        suffix = f"/{self._replica.rank}" if self._replica.ranks > 1 else ""
+        return tuple(names[number].removesuffix(suffix) for number in ids)
+
+    def _take_small_state(
+        self, agreement: Agreement, world: World, packed: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The small state of the source, or None if a replica was lost."""
+        if not agreement.needs_sync:
+            return None if self._replica.any(False) else packed
+        is_source = world.slot == agreement.source
+        mine = packed if is_source else torch.zeros(agreement.state_bytes, dtype=torch.uint8)
+        total = torch.empty_like(mine)
+        failed = False
+        try:
+            self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
+        except pccl.PCCLError as error:
+            _check_retry(error)
+            failed = True
+        return None if self._replica.any(failed) else total
+
+
+def _check_retry(error: pccl.PCCLError) -> None:
+    if not can_retry(error) and error.result != pccl.Result.TOO_FEW_PEERS:
+        raise error
