@@ -45,6 +45,10 @@ class Communicator:
     ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap). With ``volunteer_relay`` the traffic of peers that cannot reach
     each other goes through this one (default: ``RINGFOLD_VOLUNTEER_RELAY``, or not).
 
+    ``replica`` are the id and the number of ranks of the replica that this peer is a rank of (default: none). The ranks of a
+    replica are in different groups. They are admitted together, and if one is lost the others are removed, too. The id is a
+    random number below 2**128 that all ranks share, and a new one whenever the replica starts.
+
     Calls may be made from any thread, and release the interpreter lock while they wait. Every waiting call ends: with its
     result, with a :class:`PCCLError` that names the missing peers, or with the exception of a signal handler (Ctrl-C); then
     this peer has left the run.
@@ -83,6 +87,7 @@ class Communicator:
         max_upload: str | None = None,
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
+        replica: tuple[int, int] | None = None,
     ) -> None:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
@@ -103,6 +108,7 @@ class Communicator:
             max_download,
             volunteer_relay,
             None if tls is None else list(tls),
+            replica,
         )
         _living.add(self)
 

@@ -67,6 +67,7 @@ class Communicator:
         max_download: str | None,
         volunteer_relay: bool | None,
         tls: Sequence[str] | None,
+        replica: tuple[int, int] | None,
     ) -> Communicator: ...
     @property
     def name(self) -> str: ...

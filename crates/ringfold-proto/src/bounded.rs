@@ -54,8 +54,8 @@ impl Bounded for Numbered<ToMaster> {
 
     fn check(&self) -> Result<(), LimitExceeded> {
         match &self.message {
-            ToMaster::Join(join) => check_join(join),
-            ToMaster::Resume(resume) => check_resume(resume),
+            ToMaster::Join(join) | ToMaster::JoinRank { join, .. } => check_join(join),
+            ToMaster::Resume(resume) | ToMaster::ResumeRank { resume, .. } => check_resume(resume),
             ToMaster::Vote { request, .. } => request.offer().map_or(Ok(()), check_offer),
             ToMaster::Started { descriptor, .. } | ToMaster::OpVote { descriptor, .. } => {
                 check_descriptor(descriptor)

@@ -1,7 +1,7 @@
 //! Why operations, votes and memberships failed, with the peers involved.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
-use crate::id::{OpId, PeerId, Revision, Seq, Tag};
+use crate::id::{GroupId, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
 use core::fmt;
@@ -96,6 +96,25 @@ pub enum JoinRejection {
     TooLate,
     #[error("violated the protocol: {0}")]
     Misbehaved(ProtocolViolation),
+    #[error("invalid replica: {0}")]
+    Replica(ReplicaRejection),
+}
+
+/// Why the master rejects a rank of a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum ReplicaRejection {
+    #[error("invalid number of ranks {0}: must be 1..={max}", max = limits::REPLICA_RANKS_MAX)]
+    Ranks(u32),
+    /// Another rank has stated another number of ranks.
+    #[error("this rank states {stated} ranks, another one {known}")]
+    RanksDiffer { stated: u32, known: u32 },
+    #[error("another rank of it is in {0} already")]
+    GroupTaken(GroupId),
+    #[error("it has all its {0} ranks already")]
+    Complete(u32),
+    /// Its ranks can only join together.
+    #[error("it was admitted before, or was lost; start all its ranks again, with a new id")]
+    Admitted,
 }
 
 /// Why a peer is not, or no longer, part of the run.

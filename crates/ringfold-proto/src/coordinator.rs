@@ -263,11 +263,14 @@ impl Coordinator {
     /// Handles a message of a peer.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToMaster>) {
         self.begin(now);
-        match &message.message {
-            // A voter that claims impossible terms is not counted.
-            ToMaster::Resume(resume) if resume.voter.is_plausible() => self.learn(&resume.voter),
-            ToMaster::Voter { promised, .. } if promised.0 > limits::COUNTER_MAX => return,
-            _ => {}
+        // A voter that claims impossible terms is not counted.
+        if let Some(resume) = message.message.resume().filter(|resume| resume.voter.is_plausible()) {
+            self.learn(&resume.voter);
+        }
+        if let ToMaster::Voter { promised, .. } = &message.message
+            && promised.0 > limits::COUNTER_MAX
+        {
+            return;
         }
         match &mut self.role {
             Role::Leader(leadership) => leadership.handle_message(now, conn, message),

@@ -14,6 +14,11 @@ pub enum Event {
     Registered(PeerName),
     JoinRejected(PeerName, JoinRejection),
     Accepted(PeerName, GroupId),
+    /// A replica waits for so many ranks that have not joined.
+    ReplicaIncomplete {
+        joined: Vec<PeerName>,
+        missing: u32,
+    },
     Departed(PeerName, Departure),
     /// Its connection ended. It may be dead, or resume.
     Suspected(PeerName),
@@ -116,6 +121,10 @@ impl fmt::Display for Event {
             Self::Registered(who) => write!(f, "{who} is registered"),
             Self::JoinRejected(who, why) => write!(f, "rejected {who}: {why}"),
             Self::Accepted(who, group) => write!(f, "{who} is accepted into {group}"),
+            Self::ReplicaIncomplete { joined, missing } => {
+                write!(f, "a replica waits for {missing} of its ranks")?;
+                write_names(f, "; those that have joined: ", joined.iter().map(|who| (who, None)))
+            }
             Self::Departed(who, how) => write!(f, "{who} {how}"),
             Self::Suspected(who) => write!(f, "the connection of {who} ended: it may resume"),
             Self::Reconnected(who) => write!(f, "{who} reconnected"),

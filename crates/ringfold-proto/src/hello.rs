@@ -134,8 +134,10 @@ impl Features {
     pub const CHECKSUM: Self = Self(1);
     /// A sync of the shared state may run beside collectives.
     pub const SYNC_BESIDE: Self = Self(2);
+    /// Peers may be the ranks of a replica, which join and leave together.
+    pub const REPLICAS: Self = Self(4);
     /// Those of this build.
-    pub const SUPPORTED: Self = Self::SYNC_BESIDE;
+    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0);
 
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)

@@ -23,6 +23,8 @@ ids! {
     PeerId(u128), "peer-{:032x}";
     /// A run. A restarted master does not know it, so members are identified by their epochs.
     RunId(u128), "run-{:032x}";
+    /// A training replica of several peers: random and new whenever it starts.
+    ReplicaId(u128), "replica-{:032x}";
     /// A peer group. Its members reduce together and share one state.
     GroupId(u32), "group {}";
     /// One master process: random, so that nothing from before a restart is mistaken for new.

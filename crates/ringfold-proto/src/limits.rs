@@ -5,6 +5,9 @@ use core::time::Duration;
 /// Members of one group, and peers of one run.
 pub const WORLD_MAX: usize = 1024;
 
+/// Ranks of a replica.
+pub const REPLICA_RANKS_MAX: u32 = WORLD_MAX as u32;
+
 /// Relays of an epoch.
 pub const RELAYS_MAX: usize = 4;
 

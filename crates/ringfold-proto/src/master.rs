@@ -20,6 +20,7 @@ mod phase;
 mod recovery;
 mod reduce;
 mod rejected_state;
+mod replica;
 mod restore;
 mod roster;
 mod suspicion;
@@ -32,7 +33,7 @@ use crate::coordinator::MasterMessage;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription};
 use crate::event::Event;
-use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
+use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId, ReplicaId};
 use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
 use crate::recovery::RecoverySettings;
@@ -147,6 +148,8 @@ pub struct Master {
     silence_check_at: Time,
     /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
+    /// Replicas whose first rank has joined, and when to warn if others have not.
+    replica_waits: BTreeMap<ReplicaId, Time>,
     actions: VecDeque<MasterAction>,
 }
 
@@ -179,6 +182,7 @@ impl Master {
             rejected: BTreeMap::new(),
             silence_check_at: Time(u64::MAX),
             lagging: BTreeSet::new(),
+            replica_waits: BTreeMap::new(),
             actions: VecDeque::new(),
         }
     }
@@ -200,8 +204,14 @@ impl Master {
         let Some(peer) = self.roster.peer_on(conn) else { return };
         let Numbered { number, acknowledged, message } = message;
         match message {
-            ToMaster::Join(join) => self.handle_join(now, conn, peer, join),
-            ToMaster::Resume(resume) => self.handle_resume(now, conn, peer, *resume),
+            ToMaster::Join(join) => self.handle_join(now, conn, peer, join, None, false),
+            ToMaster::JoinRank { replica, join } => {
+                self.handle_join(now, conn, peer, join, Some(replica), false);
+            }
+            ToMaster::Resume(resume) => self.handle_resume(now, conn, peer, *resume, None),
+            ToMaster::ResumeRank { replica, resume } => {
+                self.handle_resume(now, conn, peer, *resume, Some(replica));
+            }
             message => {
                 let Some(record) = self.roster.current_mut(conn, peer) else {
                     // The peer has a newer connection.
@@ -266,6 +276,7 @@ impl Master {
         self.expire_probes(now);
         self.expire_rejected(now);
         self.send_wait_warnings(now);
+        self.send_replica_warnings(now);
         self.fail_out_of_step(now);
         self.advance(now);
     }
@@ -290,6 +301,7 @@ impl Master {
             self.liveness_timeout(),
             self.suspicion_timeout(),
             self.wait_warning_timeout(),
+            self.replica_warning_timeout(),
             self.optimising.as_ref().and_then(Optimisation::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
             self.rejected_timeout(),
@@ -316,7 +328,10 @@ impl Master {
             _ => {}
         }
         match message {
-            ToMaster::Join(_) | ToMaster::Resume(_) => {}
+            ToMaster::Join(_)
+            | ToMaster::JoinRank { .. }
+            | ToMaster::Resume(_)
+            | ToMaster::ResumeRank { .. } => {}
             ToMaster::Vote { call, round, deadline_ms, request } => {
                 self.handle_vote(now, peer, call, round, deadline_ms, request);
             }
@@ -389,9 +404,9 @@ impl Master {
         }
     }
 
-    /// Announces the members, except for one that departs.
-    fn announce_members(&mut self, without: Option<PeerId>) {
-        let members = self.roster.accepted().filter(|peer| Some(*peer) != without).collect();
+    /// Announces the members, except for those that depart.
+    fn announce_members(&mut self, without: &[PeerId]) {
+        let members = self.roster.accepted().filter(|peer| !without.contains(peer)).collect();
         self.actions.push_back(MasterAction::SetMembers(members));
     }
 

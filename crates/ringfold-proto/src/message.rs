@@ -6,7 +6,7 @@ use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
-use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag, Term};
+use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, ReplicaId, Revision, Seq, Tag, Term};
 use crate::network::{Measurement, Network};
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use core::fmt;
@@ -102,6 +102,14 @@ pub struct Join {
     pub addresses: Vec<SocketAddr>,
     /// Whether it relays the traffic of members that cannot reach each other.
     pub relays: bool,
+}
+
+/// The replica that a peer is a rank of. All its ranks are admitted together, each in another group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Replica {
+    pub id: ReplicaId,
+    /// The number of its ranks.
+    pub ranks: u32,
 }
 
 /// The progress of an operation on one peer, for a restarted master.
@@ -262,6 +270,38 @@ pub enum ToMaster {
     /// This peer supports no master of an earlier term than `promised`, knows the charter of this number, and has heard this
     /// beat of its master.
     Voter { promised: Term, charter: (Term, u64), beat: u64 },
+    /// First message of a new peer that is a rank of a replica; with
+    /// [`Features::REPLICAS`](crate::hello::Features::REPLICAS).
+    JoinRank { replica: Replica, join: Join },
+    /// First message of a returning member that is a rank of a replica.
+    ResumeRank { replica: Replica, resume: Box<Resume> },
+}
+
+impl ToMaster {
+    /// What the peer states, if it joins or returns.
+    pub fn join_mut(&mut self) -> Option<&mut Join> {
+        match self {
+            Self::Join(join) | Self::JoinRank { join, .. } => Some(join),
+            Self::Resume(resume) | Self::ResumeRank { resume, .. } => Some(&mut resume.join),
+            _ => None,
+        }
+    }
+
+    /// What a returning peer reports.
+    pub fn resume(&self) -> Option<&Resume> {
+        match self {
+            Self::Resume(resume) | Self::ResumeRank { resume, .. } => Some(resume),
+            _ => None,
+        }
+    }
+
+    /// What a returning peer reports, to be changed.
+    pub fn resume_mut(&mut self) -> Option<&mut Resume> {
+        match self {
+            Self::Resume(resume) | Self::ResumeRank { resume, .. } => Some(resume),
+            _ => None,
+        }
+    }
 }
 
 /// How an operation ended, for all members (R6).

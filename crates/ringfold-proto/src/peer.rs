@@ -20,7 +20,7 @@ use crate::claim::Signature;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member, RelayAddress};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
-use crate::message::{Join, Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::message::{Join, Numbered, Replica, RoundNumbers, ToMaster, ToPeer};
 use crate::network::{Measurement, Network};
 use crate::session::Session;
 use crate::shared_state::Assignment;
@@ -40,6 +40,8 @@ pub struct PeerConfig {
     pub peer: PeerId,
     /// What it states when it joins.
     pub join: Join,
+    /// The replica that it is a rank of, if any. The master must support [`Features::REPLICAS`](crate::hello::Features::REPLICAS).
+    pub replica: Option<Replica>,
     pub timing: Timing,
 }
 

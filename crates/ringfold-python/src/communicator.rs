@@ -7,7 +7,7 @@ use crate::tensor::{Device, Tensor};
 use crate::work::Work;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use ringfold::{AllReduce, Buffers, Memory, Reduction, StateTensor, SyncCompany};
+use ringfold::{AllReduce, Buffers, Memory, Reduction, Replica, ReplicaId, StateTensor, SyncCompany};
 use ringfold_bindings::alias::find_aliases;
 use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
@@ -73,6 +73,7 @@ impl Communicator {
         max_download: Option<String>,
         volunteer_relay: Option<bool>,
         tls: Option<Vec<String>>,
+        replica: Option<(u128, u32)>,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
@@ -105,6 +106,9 @@ impl Communicator {
         }
         if let Some(volunteers) = volunteer_relay {
             builder = builder.volunteer_relay(volunteers);
+        }
+        if let Some((id, ranks)) = replica {
+            builder = builder.replica(Replica { id: ReplicaId(id), ranks });
         }
         try_detached(py, || -> Result<_, CallError> {
             let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;

@@ -61,6 +61,8 @@ pub use ringfold_proto::cause::{
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
+pub use ringfold_proto::id::ReplicaId;
+pub use ringfold_proto::message::Replica;
 pub use ringfold_proto::peer::{Failure, FailureKind};
 pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 pub use ringfold_proto::recovery::Recover;

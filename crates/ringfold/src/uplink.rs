@@ -32,6 +32,8 @@ pub(crate) struct Uplink {
     run: RunId,
     /// What the master of the last connection supports, too.
     features: Features,
+    /// What a master must support.
+    required: Features,
     poller: Arc<Poller>,
     /// Of masters, for those that come after them.
     chains: SignerChains,
@@ -63,6 +65,9 @@ enum State {
 
 const CONNECTION_ENDED: &str = "its connection ended";
 
+const OLDER_MASTER: &str =
+    "the master is of an older version: it does not know replicas of several ranks; update it";
+
 /// What happened.
 pub(crate) enum UplinkEvent {
     /// The connection was made.
@@ -92,6 +97,7 @@ impl Uplink {
             me,
             run: RunId(0),
             features: Features::default(),
+            required: Features::default(),
             poller: poller.clone(),
             chains: SignerChains::default(),
             state: State::Down,
@@ -100,6 +106,12 @@ impl Uplink {
             closing: Vec::new(),
             events: VecDeque::new(),
         }
+    }
+
+    /// The peer is a rank of a replica. Older masters cannot be used.
+    pub(crate) fn with_replicas(mut self) -> Self {
+        self.required = Features::REPLICAS;
+        self
     }
 
     /// The next event.
@@ -200,7 +212,7 @@ impl Uplink {
 
     /// Sends a message, if the connection is still the one that it is meant for. A resume gets the certificates that it needs.
     pub(crate) fn send(&mut self, to: ConnId, mut message: Numbered<ToMaster>) {
-        if let ToMaster::Resume(resume) = &mut message.message {
+        if let Some(resume) = message.message.resume_mut() {
             self.chains.complete(resume);
         }
         if let State::Up(conn, control) = &mut self.state
@@ -259,6 +271,9 @@ impl Uplink {
 
     fn advance_dialer(&mut self, now: Time, mut dialer: Box<Dialer>) {
         match dialer.advance(now) {
+            Ok(Some(Dialed { established, .. })) if !established.features.contains(self.required) => {
+                self.fail_dial(now, &OLDER_MASTER, false);
+            }
             Ok(Some(Dialed { established, connection, .. })) => {
                 self.run = established.run;
                 self.features = established.features;
@@ -353,6 +368,32 @@ mod tests {
     use ringfold_proto::hello::Hello;
     use std::io::Write;
     use std::net::TcpListener;
+
+    #[test]
+    fn an_older_master_is_not_used_by_a_rank_of_a_replica() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let mut master = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+        let masters = vec![("master".into(), vec![master.address()])];
+        let mut uplink = Uplink::new(masters, "".into(), PeerId(1), &poller).with_replicas();
+        let (clock, mut ready) = (Clock::start(), Readiness::default());
+        let end = Instant::now() + Duration::from_secs(30);
+        uplink.dial(clock.now());
+        let event = loop {
+            assert!(Instant::now() < end, "no outcome");
+            poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
+            uplink.handle_ready(clock.now());
+            if let Some(event) = uplink.next_event() {
+                break event;
+            }
+            for token in ready.tokens().filter(|token| !uplink.owns(*token)) {
+                let mut identity = Identity::new(PeerId(0), RunId(7));
+                identity.features = Features::SYNC_BESIDE;
+                master.handle_ready(clock.now(), token, identity, &|_: &Hello| Ok(Secret::token("")));
+            }
+        };
+        let UplinkEvent::DialFailed { why, retryable: false } = event else { panic!("connected") };
+        assert!(why.contains("older version"), "{why}");
+    }
 
     #[test]
     fn a_stranger_at_one_address_does_not_fail_the_dial_of_a_slow_master() {

@@ -302,8 +302,8 @@ impl Coordinator {
     pub(super) fn handle_waiting(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
         let Some(waiting) = self.waiting.get_mut(&conn) else { return };
         match &message.message {
-            ToMaster::Join(_) => waiting.first = Some(message),
-            ToMaster::Resume(resume) => {
+            ToMaster::Join(_) | ToMaster::JoinRank { .. } => waiting.first = Some(message),
+            ToMaster::Resume(resume) | ToMaster::ResumeRank { resume, .. } => {
                 if resume.voter.is_plausible() {
                     waiting.voter = resume.voter.clone();
                 }

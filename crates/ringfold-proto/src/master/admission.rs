@@ -2,22 +2,39 @@
 
 use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
-use crate::cause::{Departure, JoinRejection, Removal};
+use crate::cause::{Departure, JoinRejection, Removal, ReplicaRejection};
 use crate::event::Event;
 use crate::id::{ConnId, PeerId};
 use crate::limits;
-use crate::message::{Answer, Join, Numbered, Phase, ToPeer};
+use crate::message::{Answer, Join, Numbered, Phase, Replica, ToPeer};
 use crate::session::Session;
 use crate::time::Time;
 use std::collections::BTreeSet;
 
 impl Master {
-    pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
-        if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
+    pub(super) fn handle_join(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        peer: PeerId,
+        join: Join,
+        replica: Option<Replica>,
+        returns: bool,
+    ) {
+        let mut lost_replica = None;
+        if let Some(record) = self.roster.get(peer).filter(|r| r.conn != Some(conn)) {
             // Its connection broke, and the peer noticed it first. It joins as a new peer.
-            self.remove(peer, Departure::ConnectionLost);
+            if record.replica.is_some() && record.status == PeerStatus::Pending {
+                // Its replica has not been admitted: the other ranks stay.
+                self.remove_all(vec![(peer, Departure::ConnectionLost)]);
+            } else {
+                lost_replica = record.replica.map(|_| ReplicaRejection::Admitted);
+                self.remove(peer, Departure::ConnectionLost);
+            }
         }
-        if let Some(why) = self.check_join(peer, &join) {
+        let invalid_replica = || lost_replica.or_else(|| self.check_replica(join.group, replica?, returns));
+        let rejected = self.check_join(peer, &join).or_else(|| invalid_replica().map(JoinRejection::Replica));
+        if let Some(why) = rejected {
             let name =
                 crate::cause::PeerName { peer, name: truncate_text(&join.name, limits::NAME_BYTES_MAX) };
             self.notify(Event::JoinRejected(name, why.clone()));
@@ -28,6 +45,7 @@ impl Master {
             conn: Some(conn),
             session: Session::default(),
             join: Join { name: truncate_text(&join.name, limits::NAME_BYTES_MAX), ..join },
+            replica,
             status: PeerStatus::Pending,
             seniority: self.roster.next_seniority,
             heard_at: now,
@@ -39,6 +57,7 @@ impl Master {
         };
         let seniority = record.seniority;
         self.roster.insert(record);
+        self.note_replica(now, peer);
         self.send(peer, ToPeer::Registered { incarnation: self.incarnation, seniority });
         self.notify(Event::Registered(self.peer_name(peer)));
     }
@@ -78,11 +97,7 @@ impl Master {
     }
 
     fn admit(&mut self, now: Time) -> bool {
-        let free = limits::WORLD_MAX.saturating_sub(self.roster.world());
-        // The others would wait for a suspect. It is admitted after it has resumed.
-        let pending =
-            self.roster.pending().filter(|p| !self.suspects.contains_key(p) && !self.is_held_back(*p));
-        let pending: Vec<_> = pending.take(free).collect();
+        let pending = self.admissible();
         for peer in &pending {
             self.roster.set_status(*peer, PeerStatus::Accepted);
             let Some(record) = self.roster.get_mut(*peer) else { continue };
@@ -96,7 +111,7 @@ impl Master {
             self.notify(Event::Accepted(self.peer_name(*peer), id));
         }
         if !pending.is_empty() {
-            self.announce_members(None);
+            self.announce_members(&[]);
         }
         !pending.is_empty()
     }

@@ -10,12 +10,27 @@ use super::roster::PeerStatus;
 
 impl Master {
     /// Removes a peer. If it was a member, operations that all living members have done are committed, all others of
-    /// its group are aborted, and its group gets a new epoch (R6).
+    /// its group are aborted, and its group gets a new epoch (R6). The other ranks of its replica are lost with it, unless it
+    /// left.
     pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
-        let name = self.peer_name(peer);
-        if self.roster.is_accepted(peer) {
-            self.announce_members(Some(peer));
+        let mut departing = self.departures_with(peer, &how);
+        departing.insert(0, (peer, how));
+        self.remove_all(departing);
+    }
+
+    /// Removes these peers at once.
+    pub(super) fn remove_all(&mut self, departing: Vec<(PeerId, Departure)>) {
+        let peers: Vec<_> = departing.iter().map(|(peer, _)| *peer).collect();
+        if peers.iter().any(|peer| self.roster.is_accepted(*peer)) {
+            self.announce_members(&peers);
         }
+        for (peer, how) in departing {
+            self.remove_one(peer, how);
+        }
+    }
+
+    fn remove_one(&mut self, peer: PeerId, how: Departure) {
+        let name = self.peer_name(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
                 self.send(peer, ToPeer::Removed { reason: Removal::Departed(how.clone()) });

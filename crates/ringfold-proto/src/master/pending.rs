@@ -6,7 +6,7 @@ use crate::message::{Answer, Phase};
 impl Master {
     pub(super) fn advance_pending(&mut self) -> bool {
         let Some(votes) = self.take_complete(Phase::Pending) else { return false };
-        self.last_pending = self.roster.pending().any(|peer| !self.is_held_back(peer));
+        self.last_pending = !self.admissible().is_empty();
         self.complete_phase(Phase::Pending, votes, Answer::Pending(self.last_pending));
         true
     }

@@ -75,7 +75,8 @@ impl Master {
 
     fn advance_group_recovery(&mut self, now: Time, id: GroupId) -> bool {
         let pending = self.roster.pending().filter(|p| self.roster.group_of(*p) == Some(id));
-        let pending: Vec<_> = pending.filter(|p| !self.suspects.contains_key(p)).collect();
+        let pending: Vec<_> =
+            pending.filter(|p| !self.suspects.contains_key(p) && self.is_whole(*p)).collect();
         let is_empty = self.roster.members(id).is_empty();
         let (settings, note_every) = (self.config.recovery, self.config.timing.warn_after);
         if is_empty && !pending.is_empty() && settings.min.is_some() {

@@ -13,7 +13,9 @@ use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
-use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, RoundNumbers, ToPeer};
+use crate::message::{
+    EpochRecord, OpProgress, OpRecord, Outcome, Phase, Replica, Resume, RoundNumbers, ToPeer,
+};
 use crate::round::Round;
 use crate::session::Session;
 use crate::time::Time;
@@ -38,14 +40,25 @@ fn world_of(resume: &Resume) -> usize {
 
 impl Master {
     /// A peer returns: on another connection, or from an earlier incarnation.
-    pub(super) fn handle_resume(&mut self, now: Time, conn: ConnId, peer: PeerId, resume: Resume) {
+    pub(super) fn handle_resume(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        peer: PeerId,
+        resume: Resume,
+        replica: Option<Replica>,
+    ) {
         let is_known = resume.incarnation == self.incarnation && self.roster.get(peer).is_some();
         if is_known {
             return self.rebind(now, conn, peer, Some(resume.received));
         }
         if !resume.epochs.iter().any(|r| r.opened) {
             // It was registered and not accepted: nothing of it has to be restored.
-            return self.handle_join(now, conn, peer, resume.join);
+            let returns = resume.incarnation != self.incarnation;
+            if returns || replica.is_none() {
+                return self.handle_join(now, conn, peer, resume.join, replica, returns);
+            }
+            // Its replica was lost with it.
         }
         if resume.incarnation == self.incarnation {
             return self.reject_join(conn, JoinRejection::WasRemoved);
@@ -66,7 +79,8 @@ impl Master {
         if !resume.epochs.iter().all(sound) {
             return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Epoch));
         }
-        if !is_plausible(&resume) {
+        let is_replica_valid = |r: Replica| (1..=limits::REPLICA_RANKS_MAX).contains(&r.ranks);
+        if !is_plausible(&resume) || !replica.is_none_or(is_replica_valid) {
             return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Counters));
         }
         let returned = self.restoration.as_ref().map(|r| &r.returned);
@@ -84,6 +98,7 @@ impl Master {
             conn: Some(conn),
             session: Session::default(),
             join: resume.join.clone(),
+            replica,
             status: PeerStatus::Returned,
             seniority: resume.seniority,
             heard_at: now,
@@ -207,7 +222,7 @@ impl Master {
                 record.heard_at = now;
             }
         }
-        self.announce_members(None);
+        self.announce_members(&[]);
         self.notify(Event::RestoreEnded(returned.len()));
         for resume in returned.values() {
             for phase in Phase::RUN_WIDE {
@@ -225,6 +240,7 @@ impl Master {
             let of_group: BTreeMap<_, _> = returned.iter().filter(|(_, r)| r.join.group == id).collect();
             self.restore_group(now, id, &of_group);
         }
+        self.remove_incomplete_replicas();
     }
 
     /// Evicts peers that an earlier incarnation had evicted, and that do not know it yet.
@@ -251,10 +267,9 @@ impl Master {
         };
         let outsiders: Vec<_> =
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
-        for peer in outsiders {
-            returned.remove(&peer);
-            self.remove(peer, Departure::EvictedBefore);
-        }
+        returned.retain(|peer, _| !outsiders.contains(peer));
+        // Their replicas are removed when the run is restored.
+        self.remove_all(outsiders.into_iter().map(|peer| (peer, Departure::EvictedBefore)).collect());
     }
 
     fn restore_group(&mut self, now: Time, id: GroupId, returned: &BTreeMap<&PeerId, &Resume>) {

@@ -3,7 +3,7 @@
 use crate::cause::PeerName;
 use crate::epoch::EpochDescription;
 use crate::id::{ConnId, EpochId, GroupId, PeerId, Revision};
-use crate::message::{Join, ToPeer};
+use crate::message::{Join, Replica, ToPeer};
 use crate::session::Session;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,8 @@ pub(super) struct PeerRecord {
     pub conn: Option<ConnId>,
     pub session: Session<ToPeer>,
     pub join: Join,
+    /// The replica that it is a rank of, if any; without ranks that left.
+    pub replica: Option<Replica>,
     pub status: PeerStatus,
     /// Counts all peers that ever joined; lower is older.
     pub seniority: u64,

@@ -44,9 +44,11 @@ impl Peer {
         self.unanswered_since = Some(now);
         self.next_heartbeat = now + self.config.timing.heartbeat;
         let is_registered = self.incarnation != Incarnation::default();
-        let first = match is_registered {
-            true => ToMaster::Resume(Box::new(self.resume())),
-            false => ToMaster::Join(self.config.join.clone()),
+        let first = match (is_registered, self.config.replica) {
+            (true, None) => ToMaster::Resume(Box::new(self.resume())),
+            (true, Some(replica)) => ToMaster::ResumeRank { replica, resume: Box::new(self.resume()) },
+            (false, None) => ToMaster::Join(self.config.join.clone()),
+            (false, Some(replica)) => ToMaster::JoinRank { replica, join: self.config.join.clone() },
         };
         let message = Box::new(Numbered { number: 0, acknowledged: 0, message: first });
         self.actions.push_back(PeerAction::Send { conn, message });

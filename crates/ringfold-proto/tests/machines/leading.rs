@@ -140,7 +140,7 @@ impl Council {
             addresses: Vec::new(),
             relays: false,
         };
-        let mut machine = Peer::new(PeerConfig { peer, join, timing: Timing::default() });
+        let mut machine = Peer::new(PeerConfig { peer, join, replica: None, timing: Timing::default() });
         machine.connect(self.now, None).expect("the first call");
         self.peers.push(Voter { machine, next, conn: None });
         self.settle();
@@ -204,7 +204,7 @@ impl Council {
             let Some((_, to, packet)) = self.queue.remove(first) else { return };
             match (to, packet) {
                 (Master(index), Packet::ToMaster(conn, message)) if self.conns.contains_key(&conn) => {
-                    if let ToMaster::Resume(resume) = &message.message {
+                    if let Some(resume) = message.message.resume() {
                         assert_signed(resume);
                     }
                     let master = self.masters[index].as_mut();

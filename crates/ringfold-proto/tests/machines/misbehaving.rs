@@ -439,7 +439,8 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
 fn no_message_of_a_master_makes_a_peer_panic() {
     for seed in 0..1500 {
         let mut chance = Chance(seed);
-        let config = PeerConfig { peer: PeerId(99), join: join("victim"), timing: Timing::default() };
+        let config =
+            PeerConfig { peer: PeerId(99), join: join("victim"), replica: None, timing: Timing::default() };
         let mut peer = Peer::new(config);
         let mut now = Time(1 << 50);
         let epoch = resume(PeerId(99)).epochs.remove(0).description;

@@ -80,7 +80,7 @@ impl Crowd {
             addresses: vec![([127, 0, 0, 1], 9).into()],
             relays: false,
         };
-        let mut machine = Peer::new(PeerConfig { peer, join, timing: Timing::default() });
+        let mut machine = Peer::new(PeerConfig { peer, join, replica: None, timing: Timing::default() });
         machine.connect(self.now, None).expect("a new peer connects");
         self.peers.insert(peer, machine);
         self.awake.push_back(peer);

@@ -136,7 +136,12 @@ impl TestRun {
             addresses: vec![([127, 0, 0, 1], 1000 + who.0 as u16).into()],
             relays: name.starts_with("volunteer"),
         };
-        let peer = Peer::new(PeerConfig { peer: PeerId(who.0 as u128 + 1), join, timing: self.timing });
+        let peer = Peer::new(PeerConfig {
+            peer: PeerId(who.0 as u128 + 1),
+            join,
+            replica: None,
+            timing: self.timing,
+        });
         self.peers.push(TestPeer::new(peer, name));
         who
     }

@@ -264,7 +264,7 @@ impl Simulation {
         }
         match packet {
             Packet::ToMaster(message) => {
-                if let ToMaster::Resume(resume) = &message.message {
+                if let Some(resume) = message.message.resume() {
                     self.check_claims(resume);
                 }
                 for (conn, message) in self.alter_control(index, conn, *message) {

@@ -22,8 +22,8 @@ use ringfold_fabric::traffic::{BandwidthCaps, Network};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::id::GroupId;
-use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX};
-use ringfold_proto::message::Join;
+use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX, REPLICA_RANKS_MAX};
+use ringfold_proto::message::{Join, Replica};
 use ringfold_proto::peer::{Failure, PeerConfig};
 use ringfold_proto::timing::Timing;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -47,6 +47,7 @@ use std::time::Duration;
 pub struct CommunicatorBuilder {
     master: String,
     group: u32,
+    replica: Option<Replica>,
     pub(super) name: String,
     token: JoinToken,
     tls: Option<TlsFiles>,
@@ -73,6 +74,7 @@ impl CommunicatorBuilder {
         Self {
             master,
             group: 0,
+            replica: None,
             name: process_name(NAME_BYTES_MAX),
             token: JoinToken::default(),
             tls: None,
@@ -95,6 +97,16 @@ impl CommunicatorBuilder {
     /// The group of this peer; collectives run among the peers of one group. Default: 0.
     pub fn peer_group(mut self, group: u32) -> Self {
         self.group = group;
+        self
+    }
+
+    /// The replica that this peer is a rank of. Default: none.
+    ///
+    /// The ranks of a replica are in different groups: rank 0 in group 0, and so on. They are admitted together, when all have
+    /// joined. If one is lost, the others are removed from the run. All state the same random id, which is new whenever the
+    /// replica starts.
+    pub fn replica(mut self, replica: Replica) -> Self {
+        self.replica = Some(replica);
         self
     }
 
@@ -246,6 +258,11 @@ impl CommunicatorBuilder {
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Err(invalid!("invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes", self.name));
         }
+        if let Some(Replica { ranks, .. }) = self.replica
+            && !(1..=REPLICA_RANKS_MAX).contains(&ranks)
+        {
+            return Err(invalid!("invalid replica of {ranks} ranks: must be 1..={REPLICA_RANKS_MAX}"));
+        }
         if self.ports.is_empty() {
             return Err(invalid!("invalid port range {:?}: it is empty", self.ports));
         }
@@ -303,8 +320,11 @@ impl CommunicatorBuilder {
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }
-        let uplink = Uplink::new(masters, self.token.clone(), peer, &poller);
-        let config = PeerConfig { peer, join, timing: self.timing };
+        let mut uplink = Uplink::new(masters, self.token.clone(), peer, &poller);
+        if self.replica.is_some() {
+            uplink = uplink.with_replicas();
+        }
+        let config = PeerConfig { peer, join, replica: self.replica, timing: self.timing };
         let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, WorkerReports::new(&poller));
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)
     }

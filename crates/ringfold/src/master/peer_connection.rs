@@ -28,7 +28,9 @@ impl PeerConnection {
         for _ in 0..limits::MESSAGES_PER_TURN {
             match self.control.next()? {
                 Some(mut message) => {
-                    self.specify_addresses(&mut message.message);
+                    if let Some(join) = message.message.join_mut() {
+                        specify(join, self.from.ip());
+                    }
                     each(message);
                 }
                 None => return filled.map(|_| false),
@@ -36,18 +38,10 @@ impl PeerConnection {
         }
         Ok(self.control.connection.has_input())
     }
-
-    /// Replaces unspecified addresses of a peer, which listens on all its addresses, by the one that it is seen at.
-    fn specify_addresses(&self, message: &mut ToMaster) {
-        match message {
-            ToMaster::Join(join) => specify(join, self.from.ip()),
-            ToMaster::Resume(resume) => specify(&mut resume.join, self.from.ip()),
-            _ => {}
-        }
-    }
 }
 
-/// Replaces unspecified addresses. The codec has limited how many there are.
+/// Replaces unspecified addresses of a peer, which listens on all its addresses, by the one that it is seen at. The codec has
+/// limited how many there are.
 fn specify(join: &mut Join, seen: IpAddr) {
     let mut specified = Vec::with_capacity(join.addresses.len());
     for mut address in join.addresses.drain(..) {

@@ -20,6 +20,7 @@ pub(super) fn report(event: &Event) {
         | Event::MasterGone(..)
         | Event::ListsDiffer { .. }
         | Event::AwaitsReturn { .. }
+        | Event::ReplicaIncomplete { .. }
         | Event::Recovered(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)

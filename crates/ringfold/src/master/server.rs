@@ -26,7 +26,7 @@ use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError,
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{MasterAction, MasterConfig};
-use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
+use ringfold_proto::message::{Numbered, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -320,10 +320,10 @@ impl Server {
         let (machine, unjoined, claims) = (&mut self.machine, &mut self.unjoined, &mut self.claims);
         let (held_before, from) = (peer.control.held_bytes(), peer.from);
         let received = peer.receive(|mut message| {
-            if let ToMaster::Resume(resume) = &mut message.message {
+            if let Some(resume) = message.message.resume_mut() {
                 claims.check(resume, from, machine.incarnation());
             }
-            if matches!(message.message, ToMaster::Join(_) | ToMaster::Resume(_)) {
+            if message.message.join_mut().is_some() {
                 unjoined.remove(&conn);
             }
             machine.handle_message(now, conn, message);

@@ -53,7 +53,7 @@ impl ScriptedPeer {
             addresses: vec![SocketAddr::from(([127, 0, 0, 1], 9))],
             relays: false,
         };
-        let machine = Peer::new(PeerConfig { peer, join, timing: Timing::default() });
+        let machine = Peer::new(PeerConfig { peer, join, replica: None, timing: Timing::default() });
         Self { machine, is_slow: false, uplink: Uplink::Down, conn: ConnId(0) }
     }
 

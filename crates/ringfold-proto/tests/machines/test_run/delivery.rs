@@ -406,9 +406,9 @@ impl TestRun {
         }
         let now = self.now;
         if let Some(mut message) = connection.up.pop_front() {
-            if let ToMaster::Resume(resume) = &mut message.message {
+            if let Some(resume) = message.message.resume_mut() {
                 assert_signed(resume);
-                self.resumes.insert(who, (**resume).clone());
+                self.resumes.insert(who, resume.clone());
                 if self.distrusted.contains(&who) {
                     resume.retain_signed_epochs(|_, _| false);
                 }
