@@ -65,8 +65,10 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Sends a signal to the process, if it still runs."""
         with self._server.changed:
-            if self.poll() is None:
-                os.kill(self.pid, number)
+            # It may have ended, and its exit code be on its way.
+            with suppress(ProcessLookupError):
+                if self.poll() is None:
+                    os.kill(self.pid, number)
 
 
 class ForkServer:
