@@ -89,6 +89,18 @@ class Admission:
                     "the replicas did not agree on the state: too many of them were lost meanwhile"
                 )
 
+    def are_all_well(self, is_well: bool) -> bool:
+        """Whether all ranks of all replicas are, and none was lost."""
+        mine = torch.tensor([not is_well], dtype=torch.int64)
+        total = mine.clone()
+        is_lost = False
+        try:
+            self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
+        except pccl.PCCLError as error:
+            _check_retry(error)
+            is_lost = True
+        return not self._replica.any(is_lost or total.item() > 0)
+
     def _wait(self, present: int, waited: bool) -> bool:
         needed = self._policy.replicas_min
         if self._policy.below_min == "stop":

@@ -58,6 +58,8 @@ class Agreement:
     batch_sizes: tuple[int, ...]
     step: int
     state_bytes: int
+    standing: int
+    """That of the state."""
 
     @property
     def needs_sync(self) -> bool:
@@ -84,6 +86,7 @@ def agree(claims: Sequence[Claim]) -> Agreement:
         batch_sizes=tuple(claim.batch_size for claim in claims),
         step=claims[source].step,
         state_bytes=claims[source].state_bytes,
+        standing=newest[0],
     )
 
 

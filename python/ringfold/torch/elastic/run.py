@@ -13,6 +13,7 @@ import pccl
 import torch
 import torch.distributed as dist
 from ringfold.elastic.optimizer import prepare_optimizer
+from ringfold.elastic.reduction import can_retry
 from ringfold.elastic.state import State
 from ringfold.torch.elastic import small_state
 from ringfold.torch.elastic.admission import Admission, Preempted
@@ -277,16 +278,43 @@ class ElasticRun:
             numbers = (self._number, self._revision, batch_size, packed.numel())
             return Claim(self.replica.id, self._standing, *numbers), packed
 
-        world, agreement, packed = self._admission.admit(pack, has_voted)
-        if set(world.ids) != set(self._world.ids) and self.replica.rank == 0:
-            logger.info("replicas: %s", ", ".join(world.names))
-        self._world = world
+        is_done = False
+        while not is_done:
+            world, agreement, packed = self._admission.admit(pack, has_voted)
+            has_voted = False
+            if set(world.ids) != set(self._world.ids) and self.replica.rank == 0:
+                logger.info("replicas: %s", ", ".join(world.names))
+            self._world = world
+            is_done = self._take_state(agreement, packed)
+
+    def _take_state(self, agreement: Agreement, packed: torch.Tensor) -> bool:
+        """Begins to fetch the state if this replica is behind. False if replicas were lost with the state of a run that begins."""
         if agreement.needs_sync:
-            is_behind = agreement.behind[world.slot]
+            is_behind = agreement.behind[self._world.slot]
             if is_behind:
                 self._load_small_state(small_state.unpack(packed))
             self._transfer = self._begin_transfer(agreement, is_behind)
+            if agreement.standing != Standing.MEMBER and not self._begin_together(agreement):
+                return False
         self._number, self._standing = agreement.step, Standing.MEMBER
+        return True
+
+    def _begin_together(self, agreement: Agreement) -> bool:
+        """Before the first step of a run nobody computes, so all wait for the state and contribute."""
+        transfer, self._transfer = self._transfer, None
+        assert transfer is not None
+        failure: pccl.PCCLError | None = None
+        try:
+            transfer.wait()
+        except pccl.PCCLError as error:
+            if not can_retry(error) or agreement.standing == Standing.RESTORED:
+                raise
+            failure = error
+        if self._admission.are_all_well(failure is None):
+            return True
+        if failure is None:
+            self._number, self._standing = agreement.step, Standing.MEMBER
+        return False
 
     def _begin_transfer(self, agreement: Agreement, is_behind: bool) -> Transfer:
         assert self._state is not None
