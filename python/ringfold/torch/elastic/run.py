@@ -136,7 +136,9 @@ class ElasticRun:
             raise RuntimeError("replicate() was called before: make another run for another model")
         self._model, self._optimizer = model, optimizer
         self._scheduler, self._sampler, self._with_rng = scheduler, sampler, rng
-        plain = model.module if isinstance(model, DistributedDataParallel) else model
+        # A compiled module runs the one that it was made of.
+        stock = getattr(model, "_orig_mod", model)
+        plain = stock.module if isinstance(stock, DistributedDataParallel) else stock
         self._parameters = [p for p in plain.parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("invalid model: it has no parameters that require gradients")
@@ -147,13 +149,13 @@ class ElasticRun:
             "extra": dict(extra or {}),
         }
         self._state = State({key: value for key, value in tensors.items() if value})
-        self._checkpoints = Checkpoints(self.replica, model, optimizer)
+        self._checkpoints = Checkpoints(self.replica, stock, optimizer)
         buffers = [buffer for buffer in plain.buffers() if buffer.numel()]
         self._step = Step(
             self._communicator, self.replica, self._parameters, buffers, self.policy.batch, self._stop
         )
-        if isinstance(model, DistributedDataParallel):
-            DdpFront(model, self._parameters, self._step)
+        if isinstance(stock, DistributedDataParallel):
+            DdpFront(stock, self._parameters, self._step)
         else:
             ParameterFront(self._parameters, self._step)
         step = optimizer.step
