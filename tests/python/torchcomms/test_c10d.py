@@ -229,6 +229,25 @@ def call_functions() -> list[torch.Tensor]:
     return [result + 0 for result in results]
 
 
+def compile_functions() -> list[torch.Tensor]:
+    group, world = dist.group.WORLD, dist.get_world_size()
+    assert group is not None
+
+    def body(data: torch.Tensor) -> list[torch.Tensor]:
+        results = [
+            functional.all_reduce(data * 2, "sum", group),
+            functional.broadcast(data + 1, 1, group),
+            functional.all_gather_tensor(data, 0, group),
+            functional.reduce_scatter_tensor(data, "sum", 0, group),
+            functional.all_to_all_single(data, None, None, group),
+        ]
+        return [result + 1 for result in results]
+
+    compiled = torch.compile(body, fullgraph=True, backend="aot_eager")
+    results: list[torch.Tensor] = compiled(_data(2 * world, torch.float32))
+    return results
+
+
 CHAPTERS: list[Callable[[], list[Any]]] = [
     reduce_everything,
     move_everything,
@@ -237,6 +256,7 @@ CHAPTERS: list[Callable[[], list[Any]]] = [
     exchange_objects,
     use_groups,
     coalesce,
+    compile_functions,
     call_functions,
 ]
 
