@@ -9,6 +9,7 @@ mod misbehaving;
 mod optimising;
 mod recovering;
 mod reducing;
+mod replicas;
 mod resetting;
 mod restarting;
 mod scale;

@@ -56,6 +56,8 @@ pub enum Guarantee {
     NewestStateWins,
     /// Nothing is committed in an epoch after a later master has opened another one.
     OneHistory,
+    /// The ranks of a replica are members together; those that have left by themselves are not missed.
+    ReplicasAreWhole,
     /// If masters die or stop, one at a time, no operation fails and no peer is evicted.
     TakeoversFailNothing,
 }

@@ -30,6 +30,10 @@ pub enum PlantedBug {
     EvictOnReset,
     /// The state of a peer that comes back from a checkpoint is taken for an older one.
     ForgetCheckpoint,
+    /// A replica is taken for whole as soon as one rank has joined.
+    AdmitHalfReplica,
+    /// A restarted master does not learn which replica a peer is a rank of.
+    ForgetReplica,
     /// A master that leads takes it that all others support it.
     DecideAlone,
     /// A standby that has not heard the active master for a moment takes over, as if all masters supported it.

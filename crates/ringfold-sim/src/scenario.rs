@@ -88,8 +88,10 @@ pub struct Scenario {
     pub masters: usize,
     /// Whether the only faults are losses of single masters, each after the last takeover has ended.
     pub only_takeovers: bool,
-    /// The groups of the initial peers.
+    /// The groups of the initial peers; if peers are ranks of replicas, one replica for each entry.
     pub starters: Vec<u32>,
+    /// How many ranks a replica has, if peers are ranks of replicas.
+    pub replica_ranks: Option<usize>,
     pub faults: Vec<(Time, Fault)>,
     /// When faults end.
     pub calm_at: Time,
@@ -160,11 +162,14 @@ impl Scenario {
             _ => faults.extend(master_faults(seed, calm_at)),
         }
         faults.sort_by_key(|(at, _)| *at);
+        let replica_ranks = replica_ranks(seed);
+        starters.truncate(replica_ranks.map_or(usize::MAX, |ranks| PEERS_MAX / ranks - 1));
         let mut scenario = Self {
             seed,
             masters,
             only_takeovers,
             starters,
+            replica_ranks,
             faults,
             calm_at,
             // By the number of the seed, so that older seeds keep their meaning.
@@ -195,6 +200,12 @@ impl Scenario {
 /// How many masters there are. By the number of the seed, so that older seeds keep their meaning.
 fn masters(seed: u64) -> usize {
     if seed % 9 == 5 { 2 + (seed / 9 % 2) as usize } else { 1 }
+}
+
+/// In a fifth of the seeds peers are ranks of replicas.
+fn replica_ranks(seed: u64) -> Option<usize> {
+    let mut random = RandomStream::new(seed, "replicas");
+    random.with_probability(200).then(|| random.between(2, 4) as usize)
 }
 
 fn timing() -> Timing {

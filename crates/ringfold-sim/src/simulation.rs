@@ -8,6 +8,7 @@ mod faults;
 mod links;
 mod master;
 mod peer;
+mod replica;
 mod signatures;
 mod state_fetch;
 
@@ -19,6 +20,7 @@ use crate::random_stream::RandomStream;
 use crate::scenario::{PEERS_MAX, Scenario};
 use master::SimMaster;
 use peer::SimPeer;
+use replica::SimReplica;
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
 use ringfold_proto::master::{TourRequest, TourSolution};
 use ringfold_proto::time::Time;
@@ -72,6 +74,14 @@ pub(crate) enum SimEvent {
     Tour(usize, TourRequest, TourSolution),
     /// A peer of this group starts, with or without a checkpoint.
     Respawn(u32, Option<Checkpoint>),
+    /// A replica starts, with or without a checkpoint for each rank.
+    RespawnReplica(Vec<Option<Checkpoint>>),
+    /// A rank of a replica starts.
+    StartRank {
+        replica: usize,
+        rank: usize,
+        checkpoint: Option<Checkpoint>,
+    },
     /// A cut between two nodes may be over.
     Heal,
 }
@@ -108,6 +118,7 @@ pub struct Simulation {
     network: Network,
     masters: Vec<SimMaster>,
     peers: Vec<SimPeer>,
+    replicas: Vec<SimReplica>,
     by_id: BTreeMap<PeerId, usize>,
     conn_kinds: BTreeMap<ConnId, ConnKind>,
     oracle: Oracle,
@@ -156,6 +167,7 @@ impl Simulation {
             network: Network::new(seed, scenario.latency_max, scenario.break_after),
             masters: Vec::new(),
             peers: Vec::new(),
+            replicas: Vec::new(),
             by_id: BTreeMap::new(),
             conn_kinds: BTreeMap::new(),
             oracle: Oracle::default(),
@@ -246,9 +258,11 @@ impl Simulation {
             SimEvent::StartMaster(index) => self.start_master(index),
             SimEvent::Respawn(group, checkpoint) => {
                 if self.living().count() < PEERS_MAX {
-                    self.spawn_with(group, checkpoint);
+                    self.spawn_with(group, checkpoint, None);
                 }
             }
+            SimEvent::RespawnReplica(checkpoints) => self.spawn_replica(checkpoints),
+            SimEvent::StartRank { replica, rank, checkpoint } => self.start_rank(replica, rank, checkpoint),
         }
     }
 

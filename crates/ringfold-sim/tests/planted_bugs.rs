@@ -45,6 +45,8 @@ found! {
     world_sizes_that_go_stale_are_found: StaleWorld by WorldSizesAgree;
     a_rejected_peer_that_others_wait_for_is_found: HeartbeatIsCall by RejectedPeersDoNotBlock;
     a_peer_that_is_evicted_for_a_reset_is_found: EvictOnReset by ResetsEvictNobody;
+    half_a_replica_that_is_admitted_is_found: AdmitHalfReplica by ReplicasAreWhole;
+    a_forgotten_replica_is_found: ForgetReplica by ReplicasAreWhole;
     a_master_that_decides_without_a_majority_is_found: DecideAlone by OneHistory;
     a_standby_that_takes_over_too_early_is_found: TakeOverTooEarly by OneHistory;
     a_checkpoint_that_is_taken_for_an_older_one_is_found: ForgetCheckpoint by NewestStateWins;

@@ -20,5 +20,6 @@ mod master;
 mod own_process;
 mod panicking_log;
 mod rank_threads;
+mod replicas;
 mod shared_memory;
 mod window;

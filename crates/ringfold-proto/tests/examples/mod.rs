@@ -2,7 +2,7 @@
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    StateRejection, WaitWarning, WaitingPeer,
+    ReplicaRejection, StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -16,12 +16,12 @@ use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
 use ringfold_proto::id::{
-    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag, Term,
+    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, RunId, Seq, Tag, Term,
 };
 use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
-    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
-    Resume, RoundNumbers, ToMaster, ToPeer,
+    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Replica,
+    Request, Resume, RoundNumbers, ToMaster, ToPeer,
 };
 use ringfold_proto::network::{MeasuredLink, Measurement, Network, Path, Throughput};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
@@ -53,6 +53,7 @@ const OP: OpId = OpId { epoch: EPOCH, tag: Tag(5), seq: Seq(1000) };
 const CALL: CallId = CallId(17);
 const ATTRIBUTES: Attributes =
     Attributes { global_world: 4, group_world: 2, groups: 2, largest_group_world: 2 };
+const REPLICA: Replica = Replica { id: ReplicaId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10), ranks: 200 };
 const ROUNDS: RoundNumbers = RoundNumbers { topology: 1, pending: 2, optimise: 3, sync: 400 };
 
 /// Every message to the master, numbered.
@@ -96,6 +97,9 @@ examples! { to_master_messages: ToMaster {
     });
     "voter", ToMaster::Voter { .. } =>
         ToMaster::Voter { promised: Term(9), charter: (Term(6), 300), beat: 70 };
+    "join-rank", ToMaster::JoinRank { .. } => ToMaster::JoinRank { replica: REPLICA, join: join() };
+    "resume-rank", ToMaster::ResumeRank { .. } =>
+        ToMaster::ResumeRank { replica: REPLICA, resume: Box::new(resume()) };
 } }
 
 examples! {
@@ -232,6 +236,16 @@ examples! { refusals: JoinRejection {
     "was-removed", JoinRejection::WasRemoved => JoinRejection::WasRemoved;
     "too-late", JoinRejection::TooLate => JoinRejection::TooLate;
     "misbehaved", JoinRejection::Misbehaved(_) => JoinRejection::Misbehaved(ProtocolViolation::Counters);
+    "replica", JoinRejection::Replica(_) => JoinRejection::Replica(ReplicaRejection::Admitted);
+} }
+
+examples! { replica_refusals: ReplicaRejection {
+    "ranks", ReplicaRejection::Ranks(_) => ReplicaRejection::Ranks(0);
+    "ranks-differ", ReplicaRejection::RanksDiffer { .. } =>
+        ReplicaRejection::RanksDiffer { stated: 3, known: 2 };
+    "group-taken", ReplicaRejection::GroupTaken(_) => ReplicaRejection::GroupTaken(GroupId(1));
+    "complete", ReplicaRejection::Complete(_) => ReplicaRejection::Complete(2);
+    "admitted", ReplicaRejection::Admitted => ReplicaRejection::Admitted;
 } }
 
 examples! { removals: Removal {
@@ -403,6 +417,7 @@ pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
         rejection: rejections();
         violation: violations();
         refusal: refusals();
+        replica_refusal: replica_refusals();
         removal: removals();
     }
 }

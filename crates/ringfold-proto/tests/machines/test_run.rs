@@ -14,9 +14,9 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::event::Event;
-use ringfold_proto::id::{CallId, ConnId, GroupId, OpId, PeerId, Tag};
+use ringfold_proto::id::{CallId, ConnId, GroupId, OpId, PeerId, ReplicaId, Tag};
 use ringfold_proto::master::{Master, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Join, Resume, ToPeer};
+use ringfold_proto::message::{Join, Replica, Resume, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerConfig};
 use ringfold_proto::recovery::RecoverySettings;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -127,6 +127,10 @@ impl TestRun {
     }
 
     fn new_peer_on(&mut self, name: &str, group: u32, host: u64) -> PeerIndex {
+        self.add_peer(name, group, host, None)
+    }
+
+    fn add_peer(&mut self, name: &str, group: u32, host: u64, replica: Option<Replica>) -> PeerIndex {
         let who = PeerIndex(self.peers.len());
         let join = Join {
             group: GroupId(group),
@@ -136,12 +140,8 @@ impl TestRun {
             addresses: vec![([127, 0, 0, 1], 1000 + who.0 as u16).into()],
             relays: name.starts_with("volunteer"),
         };
-        let peer = Peer::new(PeerConfig {
-            peer: PeerId(who.0 as u128 + 1),
-            join,
-            replica: None,
-            timing: self.timing,
-        });
+        let peer =
+            Peer::new(PeerConfig { peer: PeerId(who.0 as u128 + 1), join, replica, timing: self.timing });
         self.peers.push(TestPeer::new(peer, name));
         who
     }
@@ -155,6 +155,17 @@ impl TestRun {
     /// The same on a host that other peers may share.
     pub fn connect_peer_on(&mut self, name: &str, group: u32, host: u64) -> PeerIndex {
         let who = self.new_peer_on(name, group, host);
+        self.connect(who)
+    }
+
+    /// A rank of a replica calls connect.
+    pub fn connect_rank(&mut self, name: &str, group: u32, id: u128, ranks: u32) -> PeerIndex {
+        let host = self.peers.len() as u64 + 100;
+        let who = self.add_peer(name, group, host, Some(Replica { id: ReplicaId(id), ranks }));
+        self.connect(who)
+    }
+
+    fn connect(&mut self, who: PeerIndex) -> PeerIndex {
         let now = self.now;
         let call = self.peer(who).connect(now, None).expect("a fresh communicator connects");
         self.peers[who.0].connecting = Some(call);

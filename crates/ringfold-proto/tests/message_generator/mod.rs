@@ -3,7 +3,7 @@
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    StateRejection, WaitWarning, WaitingPeer,
+    ReplicaRejection, StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -12,13 +12,13 @@ use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::id::{
-    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag, Term,
+    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, Seq, Tag, Term,
 };
 use ringfold_proto::limits;
 use ringfold_proto::link_message::{DeviceStage, LinkMessage};
 use ringfold_proto::message::{
-    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
-    Resume, RoundNumbers, ToMaster, ToPeer,
+    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Replica,
+    Request, Resume, RoundNumbers, ToMaster, ToPeer,
 };
 use ringfold_proto::network::{MeasuredLink, Measurement, Network, Path, Throughput};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
@@ -33,7 +33,7 @@ pub struct MessageGenerator<'b>(pub &'b [u8]);
 impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
-        let message = match self.below(13) {
+        let message = match self.below(15) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
             2 => ToMaster::Vote {
@@ -65,6 +65,8 @@ impl MessageGenerator<'_> {
                 links: self.list(20, |d| MeasuredLink { peer: d.peer(), path: d.path() }),
                 throughput: self.throughput(),
             }),
+            12 => ToMaster::JoinRank { replica: self.replica(), join: self.join() },
+            13 => ToMaster::ResumeRank { replica: self.replica(), resume: Box::new(self.resume()) },
             _ => ToMaster::Voter {
                 promised: Term(self.u64()),
                 charter: (Term(self.u64()), self.u64()),
@@ -343,6 +345,10 @@ impl MessageGenerator<'_> {
         }
     }
 
+    fn replica(&mut self) -> Replica {
+        Replica { id: ReplicaId(self.peer().0), ranks: self.u32() }
+    }
+
     fn resume(&mut self) -> Resume {
         let progress = |d: &mut Self| match d.below(3) {
             0 => OpProgress::Started,
@@ -510,10 +516,17 @@ impl MessageGenerator<'_> {
     }
 
     fn removal(&mut self) -> Removal {
-        match self.below(4) {
+        match self.below(5) {
             0 => Removal::Departed(self.departure()),
             1 => Removal::Rejected(JoinRejection::RunFull),
             2 => Removal::Disconnected(self.text(200)),
+            3 => Removal::Rejected(JoinRejection::Replica(match self.below(5) {
+                0 => ReplicaRejection::Ranks(self.u32()),
+                1 => ReplicaRejection::RanksDiffer { stated: self.u32(), known: self.u32() },
+                2 => ReplicaRejection::GroupTaken(GroupId(self.u32())),
+                3 => ReplicaRejection::Complete(self.u32()),
+                _ => ReplicaRejection::Admitted,
+            })),
             _ => Removal::Rejected(JoinRejection::Misbehaved(self.violation())),
         }
     }

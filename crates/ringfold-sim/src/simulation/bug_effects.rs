@@ -23,8 +23,16 @@ impl Simulation {
     ) -> Vec<(ConnId, Numbered<ToMaster>)> {
         let mut reached = vec![(conn, message.clone())];
         match (self.planted_bug, message.message) {
-            (Some(PlantedBug::LoseResume), ToMaster::Resume(mut resume)) => {
-                resume.epochs.iter_mut().for_each(|e| e.ops.clear());
+            (Some(PlantedBug::LoseResume), ToMaster::Resume(_) | ToMaster::ResumeRank { .. }) => {
+                if let Some(resume) = reached[0].1.message.resume_mut() {
+                    resume.epochs.iter_mut().for_each(|e| e.ops.clear());
+                }
+            }
+            (Some(PlantedBug::AdmitHalfReplica), ToMaster::JoinRank { mut replica, join }) => {
+                replica.ranks = 1;
+                reached[0].1.message = ToMaster::JoinRank { replica, join };
+            }
+            (Some(PlantedBug::ForgetReplica), ToMaster::ResumeRank { resume, .. }) => {
                 reached[0].1.message = ToMaster::Resume(resume);
             }
             (Some(PlantedBug::ForgetCheckpoint), ToMaster::Vote { call, round, deadline_ms, request }) => {

@@ -1,5 +1,6 @@
 //! The calls of the users' programs, and the checks of their results.
 
+use super::peer::SimPeer;
 use super::{SimEvent, Simulation};
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::oracle::{Guarantee, SyncObservation};
@@ -141,7 +142,11 @@ impl Simulation {
     }
 
     fn exit(&mut self, peer: usize) {
-        let group = self.peers[peer].group;
+        let SimPeer { group, replica, .. } = self.peers[peer];
+        if let Some(replica) = replica {
+            self.replicas[replica].restarts = true;
+            return self.end_process(peer, "exits");
+        }
         self.end_process(peer, "exits");
         let delay = Duration::from_millis(self.random.between(10, 600));
         self.after(delay, SimEvent::Respawn(group, None));

@@ -3,8 +3,10 @@
 use super::peer::SimPeer;
 use super::{ConnKind, SimEvent, Simulation};
 use crate::network::Node;
+use crate::program::Checkpoint;
 use crate::scenario::{Fault, PEERS_MAX};
 use ringfold_proto::id::ConnId;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Simulation {
@@ -69,6 +71,7 @@ impl Simulation {
             (Fault::Leave, Some(peer)) => {
                 self.log(|| format!("p{peer}: leaves"));
                 self.peers[peer].machine.leave();
+                self.peers[peer].left = true;
                 self.pump(peer);
                 self.end_process(peer, "has left");
             }
@@ -122,13 +125,24 @@ impl Simulation {
         if let Some(back_after) = master {
             (0..self.masters.len()).for_each(|index| self.kill_master(index, back_after));
         }
+        let mut replicas: BTreeMap<usize, Vec<Option<Checkpoint>>> = BTreeMap::new();
         for peer in living.iter().copied() {
+            let replica = self.peers[peer].replica;
+            replica.inspect(|replica| self.replicas[*replica].restarts = false);
             self.end_process(peer, "is killed");
             let age = self.random.between(0, 4) as usize;
             let SimPeer { group, program, .. } = &self.peers[peer];
             let (group, checkpoint) = (*group, program.checkpoint(age));
+            if let (Some(replica), Some(ranks)) = (replica, self.scenario.replica_ranks) {
+                replicas.entry(replica).or_insert_with(|| vec![None; ranks])[group as usize] = checkpoint;
+                continue;
+            }
             let delay = Duration::from_millis(self.random.between(20, 2_500));
             self.after(delay, SimEvent::Respawn(group, checkpoint));
+        }
+        for checkpoints in replicas.into_values() {
+            let delay = Duration::from_millis(self.random.between(20, 2_500));
+            self.after(delay, SimEvent::RespawnReplica(checkpoints));
         }
     }
 
@@ -176,6 +190,7 @@ impl Simulation {
         }
         self.schedule_network();
         self.network.sweep();
+        self.restart_replica_of(peer);
     }
 
     /// Stops a peer for a while, or slows down every event.

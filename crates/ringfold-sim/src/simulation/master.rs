@@ -11,8 +11,8 @@ use ringfold_proto::cause::Departure;
 use ringfold_proto::coordinator::{Coordinator, MasterList, MasterStatus};
 use ringfold_proto::event::{Event, RecoveredState};
 use ringfold_proto::id::{CallId, ConnId, PeerId, Term};
-use ringfold_proto::master::{MasterAction, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Numbered, Outcome, Phase, ToMaster, ToPeer};
+use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
+use ringfold_proto::message::{Numbered, Outcome, Phase, ToPeer};
 use ringfold_proto::recovery::Recover;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -81,12 +81,16 @@ impl SimMaster {
 
     /// Whether it leads, as far as it knows.
     pub fn leads(&self) -> bool {
-        self.machine.as_ref().is_some_and(|coordinator| coordinator.machine().is_some())
+        self.deciding_machine().is_some()
+    }
+
+    /// The machine that decides, if this master leads.
+    pub(super) fn deciding_machine(&self) -> Option<&Master> {
+        self.machine.as_ref().and_then(Coordinator::machine)
     }
 
     pub fn status(&self) -> (usize, usize) {
-        let machine = self.machine.as_ref().and_then(Coordinator::machine);
-        machine.map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
+        self.deciding_machine().map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
     }
 
     /// An address that stands for it in redirects.
@@ -450,6 +454,7 @@ impl Simulation {
     }
 
     fn pump_master(&mut self, index: usize) {
+        self.check_replicas(index);
         while let Some(action) = self.masters[index].machine.as_mut().and_then(Coordinator::poll_action) {
             match action {
                 MasterAction::Send { conn, message } => self.send_to_peer(index, conn, message),

@@ -34,7 +34,13 @@ use std::time::Duration;
 pub(super) struct SimPeer {
     pub id: PeerId,
     pub group: u32,
+    /// The replica that it is a rank of.
+    pub replica: Option<usize>,
     pub alive: bool,
+    /// Whether it has left by itself.
+    pub left: bool,
+    /// Whether a master has accepted it.
+    pub was_accepted: bool,
     pub machine: Peer,
     pub executor: Executor<SymbolWorkspace>,
     pub medium: SimMedium,
@@ -83,11 +89,16 @@ impl SimPeer {
 }
 
 impl Simulation {
+    /// Starts a peer of this group, or a replica.
     pub(super) fn spawn(&mut self, group: u32) {
-        self.spawn_with(group, None);
+        match self.scenario.replica_ranks {
+            None => self.spawn_with(group, None, None),
+            Some(ranks) => self.spawn_replica(vec![None; ranks]),
+        }
     }
 
-    pub(super) fn spawn_with(&mut self, group: u32, checkpoint: Option<Checkpoint>) {
+    /// Starts a peer, which may be a rank of this replica.
+    pub(super) fn spawn_with(&mut self, group: u32, checkpoint: Option<Checkpoint>, replica: Option<usize>) {
         let index = self.peers.len();
         let id = PeerId(self.random.bits128());
         let join = Join {
@@ -104,12 +115,16 @@ impl Simulation {
             self.log(|| format!("p{index}: has a checkpoint of {}", checkpoint.revision));
             program.load(checkpoint);
         }
-        let machine = Peer::new(PeerConfig { peer: id, join, timing: self.scenario.timing });
+        let joined = replica.map(|replica| self.replicas[replica].stated());
+        let machine = Peer::new(PeerConfig { peer: id, join, replica: joined, timing: self.scenario.timing });
         let commands = program.begin();
         self.peers.push(SimPeer {
             id,
             group,
+            replica,
             alive: true,
+            left: false,
+            was_accepted: false,
             machine,
             executor: Executor::new(self.scenario.stall_after),
             medium: SimMedium::default(),
