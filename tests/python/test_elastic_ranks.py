@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ run.leave()
 """
 
 RANKS = 2
+EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "elastic_fsdp.py"
 
 
 class Replica:
@@ -94,3 +96,26 @@ def test_a_replica_that_loses_a_rank_leaves_as_a_whole(kind: str, master: str, s
     # The other rank of the replica that was killed stops with an error.
     assert first[1].ranks[1].wait(DEADLINE) == -signal.SIGKILL
     assert first[1].ranks[0].wait(DEADLINE) == 1
+
+
+def test_the_example_continues_from_a_checkpoint_of_replicas_with_other_ranks(
+    master: str, spawn_with_torch: Any, tmp_path: Path
+) -> None:
+    def replica(ranks: int, replicas: int, steps: int) -> list[Any]:
+        options = ["--replicas", replicas, "--steps", steps, "--checkpoints", tmp_path / "steps"]
+        environments = torchrun_environments(ranks)
+        return [
+            spawn_with_torch(EXAMPLE, *options, env={**env, "RINGFOLD_MASTERS": master})
+            for env in environments
+        ]
+
+    first = [*replica(2, 2, 25), *replica(2, 2, 25)]
+    ends = {rank.wait_for("end: ", DEADLINE) for rank in first}
+    assert len(ends) == 1 and next(iter(ends)).startswith("end: step 25, ")
+    for rank in first:
+        assert rank.wait(DEADLINE) == 0
+    # From two replicas of two ranks to one of three, which begins where the checkpoint was written.
+    second = replica(3, 1, 30)
+    ends = {rank.wait_for("end: ", DEADLINE) for rank in second}
+    assert len(ends) == 1 and next(iter(ends)).startswith("end: step 30, ")
+    assert "step 20: loss" in second[0].output and "step 19: " not in second[0].output

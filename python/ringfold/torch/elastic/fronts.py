@@ -44,8 +44,8 @@ class DdpFront:
 
     def take(self, bucket: Any) -> Any:
         """Takes a bucket of DDP; the future is its average."""
-        future: Any = torch.futures.Future()
         buffer = bucket.buffer()
+        future: Any = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         if self._ranks > 1:
             dist.all_reduce(buffer.div_(self._ranks), group=self._group)
         if not self._to.is_open:

@@ -73,6 +73,8 @@ class Bucket:
 
     def reduce(self, reduction: StepReduction, number: int) -> None:
         """Starts the average, if this rank has to."""
+        if self.local.is_cuda:
+            torch.cuda.current_stream(self.local.device).synchronize()
         if self.owns and self.local.numel():
             reduction.average(number, self.local, self.mean)
 
