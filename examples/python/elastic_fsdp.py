@@ -22,7 +22,6 @@ parser.add_argument("--replicas", type=int, default=1, help="wait while there ar
 parser.add_argument("--steps", type=int, default=200, help="steps of the run (%(default)s)")
 parser.add_argument("--checkpoints", default="checkpoints", help="their directory (%(default)s)")
 options = parser.parse_args()
-torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 run = elastic.join(MASTER, policy=elastic.Policy(replicas_min=options.replicas))
 block = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, batch_first=True, norm_first=True)
