@@ -13,7 +13,8 @@ It prints, per system:
 
 - the steps that the run finished within --seconds;
 - the time lost per kill: how much longer than two median steps the survivors needed for the first two steps that were committed
-  after it (two, because the killed replica may have given its part of the first);
+  after it (two, because the killed replica may have given its part of the first). Kills while a replica was still missing are not
+  part of this: too few replicas may have been left, and then the run waits for the missing one;
 - the time of a join: from the call that creates the run (`elastic.join`, `torchft.Manager`), after imports and with a model that is
   ready, to the first committed step of the new process; and the same from the start of the process;
 - whether all replicas end with the same bits: SHA-256 of parameters and optimiser state.
@@ -58,8 +59,8 @@ from typing import Any
 PHASE_SECONDS = 180.0
 # The longest time that a replica waits for a command.
 IDLE_SECONDS = 1200.0
-# How many steps ahead the end of a run is announced. All replicas get the message before they are there.
-STEPS_AHEAD = 40
+# How long before it the end of a run is announced, so that all replicas get the message before they are there.
+NOTICE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,16 @@ def main() -> int:
     try:
         if options.rounds > 0:
             figures["steps_ms"] = without_faults(options, systems)
+            print_steps(figures["steps_ms"])
         if options.seconds > 0:
             figures["faults"] = {system.name: with_faults(options, system) for system in systems}
+            print_faults(options, figures["faults"])
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except (RuntimeError, TimeoutError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
-    print_tables(options, figures)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
     return 0
@@ -411,10 +413,15 @@ class Process:
         return float(events[0][0]) if events else None
 
     @property
-    def made(self) -> int:
-        """The number of steps of the run up to the last commit here."""
-        commits = self.commits()
-        return commits[-1][1] if commits else 0
+    def last(self) -> tuple[int, int]:
+        """The number and the replicas of the last commit. Cheap, since it is asked for often."""
+        if not self._path.exists():
+            return 0, 0
+        with self._path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 256))
+            lines = file.read().split(b"\n")[:-1]
+        words = next((words for words in map(bytes.split, reversed(lines)) if words[1:2] == [b"step"]), None)
+        return (int(words[2]), int(words[3])) if words else (0, 0)
 
 
 class Job:
@@ -423,7 +430,7 @@ class Job:
     def __init__(self, options: argparse.Namespace, system: System, directory: Path) -> None:
         self.options, self.system = options, system
         self._directory = directory
-        self._until = 0
+        self.until = 0
         self._master: Any = None
         self._lighthouse: subprocess.Popen[bytes] | None = None
         self._address = f"127.0.0.1:{_free_port()}"
@@ -436,6 +443,8 @@ class Job:
             Path(options.logs).mkdir(parents=True, exist_ok=True)
             self._log = os.open(Path(options.logs) / f"{slug}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         if system.kind == "elastic":
+            # Lost connections are what is tested here.
+            os.environ.setdefault("RINGFOLD_LOG", "error")
             import pccl
 
             self._master = pccl.MasterNode("127.0.0.1:0")
@@ -469,13 +478,13 @@ class Job:
         command += [word for name in same for word in (f"--{name}", str(getattr(self.options, name)))]
         output = subprocess.DEVNULL if self._log is None else self._log
         process = Process(command, _env(not self.system.is_torchft), events, output)
-        process.say(f"until {self._until}\n")
+        process.say(f"until {self.until}\n")
         self.history.append(process)
         return process
 
     def allow(self, until: int) -> None:
         """Lets all replicas make the steps up to this number."""
-        self._until = until
+        self.until = until
         for process in self.current:
             process.say(f"until {until}\n")
 
@@ -501,10 +510,26 @@ class Job:
                 )
             time.sleep(0.02)
 
+    def start(self) -> None:
+        """Waits until all replicas take part, and lets them wait before the same step."""
+        self.allow(1 << 60)
+        self.wait("a step of all replicas", lambda process: process.last[1] == self.options.replicas)
+        self.halt()
+
+    def halt(self) -> None:
+        """Lets all replicas wait before the same step, soon."""
+        last = [at for at, *_ in self.current[0].commits()[-1000:]]
+        recent = sum(at > last[-1] - NOTICE_SECONDS for at in last)
+        self.allow(max(process.last[0] for process in self.current) + 5 + recent)
+        self.wait("the last step", self.is_done)
+
+    def is_done(self, process: Process) -> bool:
+        """Whether a replica has made all steps that are allowed."""
+        return process.last[0] >= self.until
+
     def end(self) -> list[str]:
         """Lets all replicas end after the same step. Returns the digests of their states."""
-        self.allow(max(process.made for process in self.current) + STEPS_AHEAD)
-        self.wait("the last step", lambda process: process.made >= self._until)
+        self.halt()
         for process in self.current:
             process.end_input()
         self.wait("the ends", lambda process: bool(process.events("end")))
@@ -530,10 +555,10 @@ def jobs_of(options: argparse.Namespace, systems: list[System]) -> Iterator[list
     with tempfile.TemporaryDirectory() as directory:
         try:
             for system in systems:
+                print(f"starting {system.name}", file=sys.stderr, flush=True)
                 jobs.append(Job(options, system, Path(directory)))
-                # One after the other: the imports of all at once would need all memory and processors.
-                jobs[-1].allow(5)
-                jobs[-1].wait("the first steps", lambda process: process.made >= 5)
+                # One after the other: they would disturb each other, and timeouts are short.
+                jobs[-1].start()
             yield jobs
         finally:
             for job in jobs:
@@ -545,12 +570,11 @@ def without_faults(options: argparse.Namespace, systems: list[System]) -> dict[s
     statics = [BY_NAME[name] for name in dict.fromkeys(system.beside for system in systems) if name]
     medians: dict[str, list[float]] = {}
     with jobs_of(options, [*statics, *systems]) as jobs:
-        until = 5
         for turn in range(options.rounds + 1):
-            until += options.round_steps
+            print(f"round {turn} of {options.rounds}", file=sys.stderr, flush=True)
             for job in jobs:
-                job.allow(until)
-                job.wait("a turn", lambda process: process.made >= until)  # noqa: B023  (called at once)
+                job.allow(job.until + options.round_steps)
+                job.wait("the steps of a round", job.is_done)
                 if turn == 0:
                     continue
                 commits = [at for at, *_ in job.current[0].commits()[-options.round_steps :]]
@@ -563,18 +587,19 @@ def with_faults(options: argparse.Namespace, system: System) -> dict[str, Any]:
     """A run with kills."""
     with jobs_of(options, [system]) as (job,):
         first = list(job.current)
-        job.wait("all replicas", lambda process: bool(process.commits()))
         job.allow(1 << 60)
+        print(f"{system.name}: {options.seconds:g} s with faults", file=sys.stderr, flush=True)
         began = time.monotonic()
-        kills: list[tuple[float, list[Process]]] = []
+        kills: list[Kill] = []
         joins: list[Process] = []
         count = max(0, int((options.seconds - options.restart_after) / options.kill_every - 1e-9))
         for turn in range(count):
             victim = turn % options.replicas
             _sleep_until(began + (turn + 1) * options.kill_every)
-            others = [process for process in job.current if process is not job.current[victim]]
-            kills.append((job.kill(victim), [process for process in others if process.commits()]))
-            _sleep_until(kills[-1][0] + options.restart_after)
+            is_complete = all(process.last[1] == options.replicas for process in job.current)
+            survivors = [process for process in job.current if process is not job.current[victim]]
+            kills.append(Kill(job.kill(victim), survivors, is_complete))
+            _sleep_until(kills[-1].at + options.restart_after)
             joins.append(job.restart(victim))
         _sleep_until(began + options.seconds)
         ended = time.monotonic()
@@ -590,7 +615,8 @@ def with_faults(options: argparse.Namespace, system: System) -> dict[str, Any]:
             "seconds": ended - began,
             "steps": made - before,
             "median_step_s": median,
-            "lost_s": [max(_lost(process, at, median) for process in survivors) for at, survivors in kills],
+            "kills": len(kills),
+            "lost_s": [kill.lost(median) for kill in kills if kill.is_complete],
             "join_s": [_first_commit(process) - (process.time_of("join") or 0.0) for process in joins],
             "join_from_start_s": [_first_commit(process) - process.started for process in joins],
             "same_bits": len(set(digests)) == 1,
@@ -598,17 +624,29 @@ def with_faults(options: argparse.Namespace, system: System) -> dict[str, Any]:
         }
 
 
+@dataclass(frozen=True)
+class Kill:
+    """A replica was killed."""
+
+    at: float
+    survivors: list[Process]
+    is_complete: bool
+    """Whether all replicas took part before it."""
+
+    def lost(self, median: float) -> float:
+        """The time that the slowest survivor lost."""
+        lost = [0.0]
+        for process in self.survivors:
+            commits = [at for at, *_ in process.commits()]
+            before = max((at for at in commits if at <= self.at), default=self.at)
+            after = [at for at in commits if at > self.at][:2]
+            if after:
+                lost.append(after[-1] - before - len(after) * median)
+        return max(lost)
+
+
 def _sleep_until(when: float) -> None:
     time.sleep(max(0.0, when - time.monotonic()))
-
-
-def _lost(process: Process, killed: float, median: float) -> float:
-    """The time that a survivor lost."""
-    commits = [at for at, *_ in process.commits()]
-    before = max((at for at in commits if at <= killed), default=killed)
-    after = [at for at in commits if at > killed][:2]
-    # A survivor that was killed itself before it made two more steps.
-    return after[-1] - before - len(after) * median if after else 0.0
 
 
 def _first_commit(process: Process) -> float:
@@ -616,24 +654,22 @@ def _first_commit(process: Process) -> float:
     return commits[0][0] if commits else float("nan")
 
 
-def print_tables(options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    steps = figures.get("steps_ms", {})
-    if steps:
-        print(
-            f"\n{'without faults, ms per step':30} {'median':>9} {'least':>9} {'most':>9} {'over static DDP':>22}"
-        )
-        for name, medians in steps.items():
-            median = statistics.median(medians)
-            beside = BY_NAME[name].beside
-            over = ""
-            if beside in steps:
-                # Pairs of the same round.
-                less = statistics.median(a - b for a, b in zip(medians, steps[beside], strict=True))
-                over = f"{less:+.2f} ({less / statistics.median(steps[beside]) * 100:+.0f} %)"
-            print(f"{name:30} {median:9.2f} {min(medians):9.2f} {max(medians):9.2f} {over:>22}")
-    faults: dict[str, dict[str, Any]] = figures.get("faults", {})
-    if not faults:
-        return
+def print_steps(steps: dict[str, list[float]]) -> None:
+    print(
+        f"\n{'without faults, ms per step':30} {'median':>9} {'least':>9} {'most':>9} {'over static DDP':>22}"
+    )
+    for name, medians in steps.items():
+        median = statistics.median(medians)
+        beside = BY_NAME[name].beside
+        over = ""
+        if beside in steps:
+            # Pairs of the same round.
+            less = statistics.median(a - b for a, b in zip(medians, steps[beside], strict=True))
+            over = f"{less:+.2f} ({less / statistics.median(steps[beside]) * 100:+.0f} %)"
+        print(f"{name:30} {median:9.2f} {min(medians):9.2f} {max(medians):9.2f} {over:>22}")
+
+
+def print_faults(options: argparse.Namespace, faults: dict[str, dict[str, Any]]) -> None:
     print(f"\n{f'a kill each {options.kill_every:g} s':46}" + "".join(f"{name:>18}" for name in faults))
 
     def row(title: str, value: Callable[[dict[str, Any]], str]) -> None:
@@ -641,7 +677,8 @@ def print_tables(options: argparse.Namespace, figures: dict[str, Any]) -> None:
 
     row(f"steps in {options.seconds:g} s", lambda each: str(each["steps"]))
     row("median step, ms", lambda each: f"{each['median_step_s'] * 1e3:.1f}")
-    row("kills", lambda each: str(len(each["lost_s"])))
+    row("kills", lambda each: str(each["kills"]))
+    row("kills with all replicas there", lambda each: str(len(each["lost_s"])))
     for title, key in (
         ("lost per kill, ms", "lost_s"),
         ("join, ms", "join_s"),
