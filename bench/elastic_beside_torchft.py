@@ -26,8 +26,10 @@ is measured with two sets of settings:
 
 - "torchft": what its README starts (quorum_tick_ms 100, join_timeout_ms 10000) with the lighthouse's default for the rest
   (heartbeat_timeout_ms 5000), and the Manager's defaults (a heartbeat each 100 ms, timeouts of 60 s);
-- "torchft, fast": quorum_tick_ms 10, heartbeat_timeout_ms 500, a heartbeat each 50 ms, timeouts of 10 s. join_timeout_ms stays: it only
-  matters if a living replica does not ask for a quorum.
+- "torchft, fast": quorum_tick_ms 10, heartbeat_timeout_ms 500, a heartbeat each 50 ms, and a timeout of --torchft-timeout seconds for
+  collectives. The last one matters with Gloo: only the neighbours of a killed replica in the ring see its connections end; another
+  replica waits for this timeout, and its neighbours wait for it. The timeout of a quorum stays at 60 s, as a replica that reaches
+  it ends; join_timeout_ms stays, as the first quorum has to wait for all replicas.
 
 min_replicas is a majority of the replicas, as its documentation recommends; Ringfold's replicas_min is the same number. Where
 torchft cannot be run, only Ringfold is measured, and the reason is printed. bench/README.md says how to install it.
@@ -76,7 +78,7 @@ class System:
     tick_ms: int = 100
     heartbeat_timeout_ms: int = 5000
     heartbeat_ms: int = 100
-    timeout_s: int = 60
+    is_fast: bool = False
 
     @property
     def is_torchft(self) -> bool:
@@ -88,7 +90,7 @@ STATIC_GLOO = System("DDP, gloo", "static", "gloo")
 SYSTEMS = (
     System("ringfold", "elastic", "ringfold", STATIC_RINGFOLD.name),
     System("torchft", "torchft", "gloo", STATIC_GLOO.name),
-    System("torchft, fast", "torchft", "gloo", STATIC_GLOO.name, 10, 500, 50, 10),
+    System("torchft, fast", "torchft", "gloo", STATIC_GLOO.name, 10, 500, 50, True),
 )
 BY_NAME = {system.name: system for system in (*SYSTEMS, STATIC_RINGFOLD, STATIC_GLOO)}
 
@@ -144,6 +146,7 @@ def _parsed() -> argparse.Namespace:
     add("--restart-after", type=float, default=1.0, help="seconds from a kill to the restart (1)")
     add("--json", metavar="FILE", help="write all figures to this file")
     add("--logs", metavar="DIR", help="keep what the replicas print in this directory")
+    add("--torchft-timeout", type=float, default=2.0, help="of collectives in torchft's fast settings (2 s)")
     default = "~/.cache/ringfold/torchft-venv/bin/python"
     add("--torchft-python", default=default, help=f"the Python that has torchft ({default})")
     add("--replica", type=int, help=argparse.SUPPRESS)
@@ -303,7 +306,8 @@ class Replica:
             ProcessGroupGloo,
         )
 
-        timeout = timedelta(seconds=self.system.timeout_s)
+        patient = timedelta(seconds=60)
+        timeout = timedelta(seconds=self.options.torchft_timeout) if self.system.is_fast else patient
         # Usually torchrun's, and there before the training script starts.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -318,8 +322,8 @@ class Replica:
             state_dict=lambda: {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()},
             min_replica_size=replicas_min(self.options.replicas),
             timeout=timeout,
-            quorum_timeout=timeout,
-            connect_timeout=timeout,
+            quorum_timeout=patient,
+            connect_timeout=patient,
             heartbeat_interval=timedelta(milliseconds=self.system.heartbeat_ms),
             rank=0,
             world_size=1,
@@ -472,10 +476,14 @@ class Job:
     def _start(self, number: int) -> Process:
         events = self._directory / f"{self._slug}-{len(self.history)}"
         own = Path(self.options.torchft_python).expanduser() if self.system.is_torchft else sys.executable
-        same = ("replicas", "hidden", "batch")
+        same = ("replicas", "hidden", "batch", "torchft_timeout")
         command = [str(own), __file__, "--replica", str(number), "--system", self.system.name]
         command += ["--address", self._address, "--events", str(events)]
-        command += [word for name in same for word in (f"--{name}", str(getattr(self.options, name)))]
+        command += [
+            word
+            for name in same
+            for word in (f"--{name.replace('_', '-')}", str(getattr(self.options, name)))
+        ]
         output = subprocess.DEVNULL if self._log is None else self._log
         process = Process(command, _env(not self.system.is_torchft), events, output)
         process.say(f"until {self.until}\n")
