@@ -7,14 +7,16 @@ Each system trains the same model with the same batch on replicas of one host, o
 
 1. Without faults, beside static DDP over the same transport: elastic Ringfold beside DDP with the backend "ringfold", torchft beside
    DDP with Gloo. All of them are started at once; then they make their steps in turns, so that other load on the machine affects all.
-2. With faults: a replica is killed (SIGKILL) every --kill-every seconds and started again --restart-after seconds later.
+2. With faults: a replica is killed (SIGKILL) every --kill-every seconds and started again --restart-after seconds later. A kill waits
+   until all replicas take part again, unless --regardless is given: on a slow machine all replicas with the state could be killed
+   before the first new one has it.
 
 It prints, per system:
 
 - the steps that the run finished within --seconds;
 - the time lost per kill: how much longer than two median steps the survivors needed for the first two steps that were committed
-  after it (two, because the killed replica may have given its part of the first). Kills while a replica was still missing are not
-  part of this: too few replicas may have been left, and then the run waits for the missing one;
+  after it (two, because the killed replica may have given its part of the first). Kills while a replica was still missing do not count
+  here: too few replicas may have been left, and then the run waits for the missing one;
 - the time of a join: from the call that creates the run (`elastic.join`, `torchft.Manager`), after imports and with a model that is
   ready, to the first committed step of the new process; and the same from the start of the process;
 - whether all replicas end with the same bits: SHA-256 of parameters and optimiser state.
@@ -41,6 +43,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import select
 import signal
@@ -144,6 +147,7 @@ def _parsed() -> argparse.Namespace:
     add("--seconds", type=float, default=60.0, help="time of each run with faults (60); 0 skips this part")
     add("--kill-every", type=float, default=10.0, help="seconds between kills (10)")
     add("--restart-after", type=float, default=1.0, help="seconds from a kill to the restart (1)")
+    add("--regardless", action="store_true", help="kill also while another replica is on its way back")
     add("--json", metavar="FILE", help="write all figures to this file")
     add("--logs", metavar="DIR", help="keep what the replicas print in this directory")
     add("--torchft-timeout", type=float, default=2.0, help="of collectives in torchft's fast settings (2 s)")
@@ -245,6 +249,8 @@ class Replica:
         self.system = BY_NAME[options.system]
         self._events = os.open(options.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.commands = Commands()
+        logging.basicConfig(format=f"%(asctime)s {options.replica} %(name)s: %(message)s")
+        logging.getLogger("ringfold").setLevel(logging.INFO)
         layers: list[Any] = []
         for _ in range(4):
             layers += [torch.nn.Linear(options.hidden, options.hidden), torch.nn.ReLU()]
@@ -521,7 +527,7 @@ class Job:
     def start(self) -> None:
         """Waits until all replicas take part, and lets them wait before the same step."""
         self.allow(1 << 60)
-        self.wait("a step of all replicas", lambda process: process.last[1] == self.options.replicas)
+        self.wait("a step of all replicas", self._has_all)
         self.halt()
 
     def halt(self) -> None:
@@ -530,6 +536,14 @@ class Job:
         recent = sum(at > last[-1] - NOTICE_SECONDS for at in last)
         self.allow(max(process.last[0] for process in self.current) + 5 + recent)
         self.wait("the last step", self.is_done)
+
+    def _has_all(self, process: Process) -> bool:
+        replicas: int = self.options.replicas
+        return process.last[1] == replicas
+
+    def is_complete(self) -> bool:
+        """Whether all replicas take part."""
+        return all(map(self._has_all, self.current))
 
     def is_done(self, process: Process) -> bool:
         """Whether a replica has made all steps that are allowed."""
@@ -600,11 +614,16 @@ def with_faults(options: argparse.Namespace, system: System) -> dict[str, Any]:
         began = time.monotonic()
         kills: list[Kill] = []
         joins: list[Process] = []
-        count = max(0, int((options.seconds - options.restart_after) / options.kill_every - 1e-9))
-        for turn in range(count):
-            victim = turn % options.replicas
-            _sleep_until(began + (turn + 1) * options.kill_every)
-            is_complete = all(process.last[1] == options.replicas for process in job.current)
+        last_kill = began + options.seconds - max(options.kill_every / 2, options.restart_after)
+        while True:
+            victim = len(kills) % options.replicas
+            _sleep_until(began + (len(kills) + 1) * options.kill_every)
+            while not (is_complete := job.is_complete()) and not options.regardless:
+                if time.monotonic() > last_kill:
+                    break
+                time.sleep(0.02)
+            if time.monotonic() > last_kill:
+                break
             survivors = [process for process in job.current if process is not job.current[victim]]
             kills.append(Kill(job.kill(victim), survivors, is_complete))
             _sleep_until(kills[-1].at + options.restart_after)
