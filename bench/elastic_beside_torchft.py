@@ -66,6 +66,7 @@ PHASE_SECONDS = 180.0
 IDLE_SECONDS = 1200.0
 # How long before it the end of a run is announced, so that all replicas get the message before they are there.
 NOTICE_SECONDS = 0.5
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def main() -> int:
     if options.replica is not None:
         Replica(options).train()
         return 0
-    # The end of a terminal session or of a job cleans up, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop)
     why_not = None if options.only == "ringfold" else why_no_torchft(options.torchft_python)
     if why_not:
         print(f"torchft cannot run here: {why_not}", flush=True)
@@ -132,6 +133,13 @@ def main() -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def _stop(*_: object) -> None:
+    """Ends the program. Further signals, such as the second of two from `timeout`, do not interrupt the clean-up."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _parsed() -> argparse.Namespace:
@@ -446,13 +454,16 @@ class Job:
         self._address = f"127.0.0.1:{_free_port()}"
         self.history: list[Process] = []
         self.current: list[Process] = []
-        slug = system.name.replace(", ", "-")
-        self._slug = slug
+        self._slug = system.name.replace(", ", "-")
         self._log: int | None = None
-        if options.logs:
-            Path(options.logs).mkdir(parents=True, exist_ok=True)
-            self._log = os.open(Path(options.logs) / f"{slug}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        if system.kind == "elastic":
+
+    def start(self) -> None:
+        """Starts all processes, waits until all replicas take part, and lets them wait before the same step."""
+        if self.options.logs:
+            path = Path(self.options.logs) / f"{self._slug}.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if self.system.kind == "elastic":
             # Lost connections are what is tested here.
             os.environ.setdefault("RINGFOLD_LOG", "error")
             import pccl
@@ -460,9 +471,12 @@ class Job:
             self._master = pccl.MasterNode("127.0.0.1:0")
             self._master.run()
             self._address = self._master.address
-        elif system.kind == "torchft":
+        elif self.system.kind == "torchft":
             self._start_lighthouse()
-        self.current = [self._start(number) for number in range(options.replicas)]
+        self.current = [self._start(number) for number in range(self.options.replicas)]
+        self.allow(1 << 60)
+        self.wait("a step of all replicas", self._has_all)
+        self.halt()
 
     def _start_lighthouse(self) -> None:
         settings = {
@@ -523,12 +537,6 @@ class Job:
                     f"{self.system.name}: timed out after {PHASE_SECONDS:.0f} s waiting for {what}"
                 )
             time.sleep(0.02)
-
-    def start(self) -> None:
-        """Waits until all replicas take part, and lets them wait before the same step."""
-        self.allow(1 << 60)
-        self.wait("a step of all replicas", self._has_all)
-        self.halt()
 
     def halt(self) -> None:
         """Lets all replicas wait before the same step, soon."""
