@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pccl
 import torch
-from ringfold.elastic.reduction import can_retry
+from ringfold.elastic.reduction import Operand, PendingReduction, can_retry
 from ringfold.elastic.run import OWN_TAGS
 from ringfold.torch.elastic.agreement import Agreement, Claim, agree, read_claims
 from ringfold.torch.elastic.policy import Policy
@@ -46,13 +47,12 @@ class Admission:
     def are_peers_pending(self) -> bool:
         """Whether newcomers wait. All ranks of all replicas ask together."""
         self._last_vote = time.monotonic()
-        try:
-            return self._communicator.are_peers_pending()
-        except pccl.PCCLError as error:
-            if not can_retry(error):
-                raise
-            # A replica was lost. The next vote asks again.
-            return True
+        for _ in range(_FAILURES_MAX):
+            try:
+                return self._communicator.are_peers_pending()
+            except pccl.PCCLError as error:
+                _check_retry(error)
+        return False
 
     def admit(
         self, pack: Callable[[], tuple[Claim, torch.Tensor]], has_voted: bool
@@ -63,17 +63,13 @@ class Admission:
         waited = False
         while True:
             claim, packed = pack()
-            claims = None
-            try:
-                if not has_voted:
-                    self._communicator.update_topology()
-                self._last_vote = time.monotonic()
-                claims = self._exchange(claim)
-            except pccl.PCCLError as error:
-                _check_retry(error)
+            if not has_voted:
+                self._vote()
             has_voted = False
+            self._last_vote = time.monotonic()
+            claims = self._exchange(claim)
             world = self._order(claims)
-            if world is not None and claims is not None:
+            if world is not None:
                 if len(world) >= self._policy.replicas_min:
                     by_id = {each.replica: each for each in claims}
                     agreement = agree([by_id[number] for number in world.ids])
@@ -90,16 +86,9 @@ class Admission:
                 )
 
     def are_all_well(self, is_well: bool) -> bool:
-        """Whether all ranks of all replicas are, and none was lost."""
+        """Whether all ranks of all living replicas are."""
         mine = torch.tensor([not is_well], dtype=torch.int64)
-        total = mine.clone()
-        is_lost = False
-        try:
-            self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
-        except pccl.PCCLError as error:
-            _check_retry(error)
-            is_lost = True
-        return not self._replica.any(is_lost or total.item() > 0)
+        return not self._replica.any(self._sum(mine).item() > 0)
 
     def _wait(self, present: int, waited: bool) -> bool:
         needed = self._policy.replicas_min
@@ -114,17 +103,28 @@ class Admission:
         """The claims of all replicas, in the order of their peers."""
         members = self._communicator.members()
         place = next((place for place, member in enumerate(members) if member.is_self), 0)
-        mine = claim.vector(place, max(1, len(members))).view(-1)
-        if len(members) < 2:
-            return read_claims(mine)
-        total = torch.empty_like(mine)
-        self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
-        return read_claims(total)
+        return read_claims(self._sum(claim.vector(place, max(1, len(members))).view(-1)))
 
-    def _order(self, claims: list[Claim] | None) -> World | None:
+    def _vote(self) -> None:
+        for _ in range(_FAILURES_MAX):
+            try:
+                self._communicator.update_topology()
+                return
+            except pccl.PCCLError as error:
+                _check_retry(error)
+        raise RuntimeError("the replicas did not vote: too many of them were lost meanwhile")
+
+    def _sum(self, mine: torch.Tensor) -> torch.Tensor:
+        """The sum over all replicas. All of them try again if one is lost, so all go on with the same result."""
+        total = torch.empty_like(mine)
+        operand = Operand(mine, total, OWN_TAGS, pccl.ReduceOp.SUM)
+        PendingReduction(self._communicator, nullcontext, [operand], 1).wait()
+        return total
+
+    def _order(self, claims: list[Claim]) -> World | None:
         """The order of the replicas: that of rank 0. None if the ranks of this replica see different ones; then all replicas find
         the same, and vote again."""
-        seen = [claim.replica for claim in claims or ()]
+        seen = [claim.replica for claim in claims]
         rows = self._replica.gather([len(seen), self._stop.is_made])
         if any(stops for _, stops in rows):
             raise Preempted
@@ -148,19 +148,13 @@ class Admission:
     def _take_small_state(
         self, agreement: Agreement, world: World, packed: torch.Tensor
     ) -> torch.Tensor | None:
-        """The small state of the source, or None if a replica was lost."""
+        """The small state of the source, or None if it was lost."""
         if not agreement.needs_sync:
-            return None if self._replica.any(False) else packed
+            return packed
         is_source = world.slot == agreement.source
         mine = packed if is_source else torch.zeros(agreement.state_bytes, dtype=torch.uint8)
-        total = torch.empty_like(mine)
-        failed = False
-        try:
-            self._communicator.all_reduce(mine, total, op=pccl.ReduceOp.SUM, tag=OWN_TAGS)
-        except pccl.PCCLError as error:
-            _check_retry(error)
-            failed = True
-        return None if self._replica.any(failed) else total
+        total = self._sum(mine)
+        return None if self._replica.any(not total.any()) else total
 
 
 def _check_retry(error: pccl.PCCLError) -> None:

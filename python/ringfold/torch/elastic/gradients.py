@@ -27,7 +27,7 @@ def buckets_of(
     for number in reversed(range(len(tensors))):
         nbytes = tensors[number].numel() * tensors[number].element_size()
         bucket, room = rooms.get(kinds[number], ([], 0))
-        if not bucket or nbytes > room:
+        if not bucket or room <= 0:
             bucket = []
             # The first one is small, so that something is in flight soon.
             room = bucket_bytes if buckets else min(bucket_bytes, 1 << 20)
