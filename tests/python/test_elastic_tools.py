@@ -1,0 +1,119 @@
+"""Elastic runs under the tools that people start and write their programs with. A replica is killed, another one joins, and all
+end with the same bits."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tools
+from child import Child, Spawn
+from peers import DEADLINE
+
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+STEPS = 80
+TORCHRUN = "from torch.distributed.run import main; main()"
+
+
+def end_of(child: Child) -> str:
+    """The last line of a replica that ended well, with the digest of its model."""
+    lines = [line for line in child.succeed(DEADLINE).splitlines() if line.startswith("end: ")]
+    assert len(lines) == 1, child.output
+    return lines[0]
+
+
+def assert_equal_ends(*children: Child) -> None:
+    ends = {end_of(child) for child in children}
+    assert len(ends) == 1, ends
+    assert re.fullmatch(rf"end: step {STEPS}, model [0-9a-f]{{16}}", next(iter(ends)))
+
+
+@pytest.fixture
+def torchrun(master: str, spawn_with_torch: Spawn) -> Iterator[Any]:
+    """Starts torchrun with one rank."""
+    agents: list[Child] = []
+
+    def start(script: str, *arguments: object) -> Child:
+        options = ("--standalone", "--nproc-per-node", 1, "--max-restarts", 1, "--monitor-interval", 0.1)
+        env = {**ONE_THREAD, "RINGFOLD_MASTERS": master}
+        agents.append(spawn_with_torch(TORCHRUN, *options, EXAMPLES / script, *arguments, env=env))
+        return agents[-1]
+
+    yield start
+    # Its rank is in another session, and ends with it on SIGTERM alone.
+    for agent in agents:
+        with suppress(ProcessLookupError):
+            agent.signal(signal.SIGTERM)
+    for agent in agents:
+        agent.wait(60)
+
+
+def rank_of(agent: Child) -> int:
+    """The process of the rank that torchrun has started."""
+    children = [path.read_text() for path in Path(f"/proc/{agent.pid}/task").glob("*/children")]
+    ranks = [
+        pid
+        for pid in map(int, " ".join(children).split())
+        if b"elastic_" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(ranks) == 1, ranks
+    return ranks[0]
+
+
+def test_torchrun_restarts_a_killed_replica_which_joins_again(torchrun: Any) -> None:
+    arguments = ("--steps", STEPS, "--replicas", 2, "--pace", 0.01)
+    agents = [torchrun("elastic_ddp.py", *arguments) for _ in range(2)]
+    for agent in agents:
+        agent.wait_for("step 5:", DEADLINE)
+    os.kill(rank_of(agents[0]), signal.SIGKILL)
+    assert_equal_ends(*agents)
+    assert "exitcode: -9" in agents[0].output
+    for agent in agents:
+        assert f"step {STEPS - 1}: loss" in agent.output
+        # No step was made by one replica alone.
+        assert set(re.findall(r"(\d+) replicas", agent.output)) == {"2"}
+
+
+@pytest.mark.parametrize("package", ["lightning", "accelerate"])
+def test_a_replica_is_killed_and_another_one_joins(package: str, master: str, spawn: Spawn) -> None:
+    env = {**ONE_THREAD, **tools.environment(package)}
+
+    def replica() -> Child:
+        script = EXAMPLES / f"elastic_{package}.py"
+        return spawn(
+            script, "--master", master, "--steps", STEPS, "--replicas", 2, "--pace", 0.02, env=env
+        )
+
+    survivor, victim = replica(), replica()
+    victim.wait_for("step 20:", DEADLINE)
+    victim.kill()
+    joiner = replica()
+    assert_equal_ends(survivor, joiner)
+    assert "step 0:" not in joiner.output
+    assert f"step {STEPS - 1}: " in joiner.output
+
+
+def test_ray_restarts_a_killed_actor_which_joins_again(master: str, spawn: Spawn) -> None:
+    # Paths of sockets have to be short.
+    folder = tempfile.mkdtemp(prefix="rf-", dir="/tmp")
+    env = {**ONE_THREAD, **tools.environment("ray"), "HOME": folder, "RAY_TMPDIR": folder}
+    env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    try:
+        example = spawn(EXAMPLES / "elastic_ray.py", "--master", master, "--steps", STEPS, env=env)
+        ends = re.findall(r"replica-\d: from step (\d+) to (\d+), model (\w+)", example.succeed(2 * DEADLINE))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert len(ends) == 2 and len({digest for _, _, digest in ends}) == 1, example.output
+    assert {int(last) for _, last, _ in ends} == {STEPS}
+    assert int(ends[0][0]) > 50 and int(ends[1][0]) == 0, ends
