@@ -23,6 +23,75 @@ pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 STEPS = 80
+TRAINERS = """
+import logging, sys, warnings
+
+import lightning, torch
+from torch.utils.data import DataLoader
+
+import ringfold.torch.elastic as elastic
+from ringfold.torch.elastic.lightning import ElasticCallback, ElasticLoader
+
+warnings.simplefilter("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+DATA = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, is_automatic):
+        super().__init__()
+        torch.manual_seed(2)
+        self.automatic_optimization = is_automatic
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch):
+        loss = self.layer(batch).square().mean()
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            torch.nn.utils.clip_grad_norm_(self.parameters(), 0.1)
+            optimizer.step()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.1)
+
+
+def fit(is_automatic=True, **options):
+    run = elastic.join(sys.argv[1])
+    module = Module(is_automatic)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(
+        **{"accelerator": "cpu", "devices": 1, "max_epochs": 1, "callbacks": [ElasticCallback(run)], **quiet, **options}
+    )
+    try:
+        trainer.fit(module, ElasticLoader(run, DataLoader(DATA, batch_size=8), until=12))
+    finally:
+        run.leave()
+    assert run.step == 12 and trainer.global_step == 12, (run.step, trainer.global_step)
+    return [p.tolist() for p in module.parameters()]
+
+
+def plain():
+    module = Module(True)
+    optimizer = module.configure_optimizers()
+    for step in range(12):
+        optimizer.zero_grad()
+        module.layer(DATA.split(8)[step % 5]).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+    return [p.tolist() for p in module.parameters()]
+
+
+assert fit(gradient_clip_val=0.1) == fit(False) == plain()
+for options in ({"max_epochs": 2}, {"accumulate_grad_batches": 2}):
+    try:
+        fit(**options)
+    except ValueError as error:
+        print("refused:", error)
+print("end: all equal")
+"""
 TORCHRUN = "from torch.distributed.run import main; main()"
 
 
@@ -102,6 +171,13 @@ def test_a_replica_is_killed_and_another_one_joins(package: str, master: str, sp
     assert_equal_ends(survivor, joiner)
     assert "step 0:" not in joiner.output
     assert f"step {STEPS - 1}: " in joiner.output
+
+
+def test_a_trainer_alone_trains_as_a_plain_loop_does(master: str, spawn: Spawn) -> None:
+    trained = spawn(TRAINERS, master, env={**ONE_THREAD, **tools.environment("lightning")})
+    assert end_of(trained) == "end: all equal"
+    assert "refused: invalid max_epochs=2: must be 1" in trained.output
+    assert "refused: invalid accumulate_grad_batches=2: must be 1" in trained.output
 
 
 def test_ray_restarts_a_killed_actor_which_joins_again(master: str, spawn: Spawn) -> None:
