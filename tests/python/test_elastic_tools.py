@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-STEPS = 80
+STEPS = 150
 TRAINERS = """
 import logging, sys, warnings
 
@@ -54,11 +54,14 @@ class Module(lightning.LightningModule):
             optimizer.step()
         return loss
 
+    def validation_step(self, batch):
+        print("validated at step", self.trainer.global_step)
+
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.1)
 
 
-def fit(is_automatic=True, **options):
+def fit(is_automatic=True, validation=None, **options):
     run = elastic.join(sys.argv[1])
     module = Module(is_automatic)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -66,7 +69,7 @@ def fit(is_automatic=True, **options):
         **{"accelerator": "cpu", "devices": 1, "max_epochs": 1, "callbacks": [ElasticCallback(run)], **quiet, **options}
     )
     try:
-        trainer.fit(module, ElasticLoader(run, DataLoader(DATA, batch_size=8), until=12))
+        trainer.fit(module, ElasticLoader(run, DataLoader(DATA, batch_size=8), until=12), validation)
     finally:
         run.leave()
     assert run.step == 12 and trainer.global_step == 12, (run.step, trainer.global_step)
@@ -85,7 +88,9 @@ def plain():
 
 
 assert fit(gradient_clip_val=0.1) == fit(False) == plain()
-for options in ({"max_epochs": 2}, {"accumulate_grad_batches": 2}):
+validation = DataLoader(DATA, batch_size=40)
+fit(validation=validation, val_check_interval=5)
+for options in ({"max_epochs": 2}, {"accumulate_grad_batches": 2}, {"validation": validation}):
     try:
         fit(**options)
     except ValueError as error:
@@ -141,7 +146,7 @@ def rank_of(agent: Child) -> int:
 
 
 def test_torchrun_restarts_a_killed_replica_which_joins_again(torchrun: Any) -> None:
-    arguments = ("--steps", STEPS, "--replicas", 2, "--pace", 0.01)
+    arguments = ("--steps", STEPS, "--replicas", 2, "--pace", 0.02)
     agents = [torchrun("elastic_ddp.py", *arguments) for _ in range(2)]
     for agent in agents:
         agent.wait_for("step 5:", DEADLINE)
@@ -160,12 +165,10 @@ def test_a_replica_is_killed_and_another_one_joins(package: str, master: str, sp
 
     def replica() -> Child:
         script = EXAMPLES / f"elastic_{package}.py"
-        return spawn(
-            script, "--master", master, "--steps", STEPS, "--replicas", 2, "--pace", 0.02, env=env
-        )
+        return spawn(script, "--master", master, "--steps", STEPS, "--replicas", 2, "--pace", 0.02, env=env)
 
     survivor, victim = replica(), replica()
-    victim.wait_for("step 20:", DEADLINE)
+    victim.wait_for("step 5:", DEADLINE)
     victim.kill()
     joiner = replica()
     assert_equal_ends(survivor, joiner)
@@ -178,6 +181,8 @@ def test_a_trainer_alone_trains_as_a_plain_loop_does(master: str, spawn: Spawn) 
     assert end_of(trained) == "end: all equal"
     assert "refused: invalid max_epochs=2: must be 1" in trained.output
     assert "refused: invalid accumulate_grad_batches=2: must be 1" in trained.output
+    assert "refused: invalid val_check_interval=1.0: must be a number" in trained.output
+    assert {0, 5, 10} == {int(step) for step in re.findall(r"validated at step (\d+)", trained.output)}
 
 
 def test_ray_restarts_a_killed_actor_which_joins_again(master: str, spawn: Spawn) -> None:

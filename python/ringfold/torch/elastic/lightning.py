@@ -15,6 +15,7 @@ Fabric needs none of this: ``run.batches`` drives its loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
 from typing import Any
 
 import torch
@@ -72,6 +73,7 @@ class ElasticCallback(Callback):
         )
         commit = optimizer.step
 
+        @wraps(commit)
         def step(closure: Callable[[], Any] | None = None) -> Any:
             # The Trainer computes the gradients, and clips them, in the closure.
             with torch.enable_grad():
@@ -89,6 +91,11 @@ def _check(trainer: Trainer) -> None:
     if trainer.accumulate_grad_batches != 1:
         raise ValueError(
             f"invalid accumulate_grad_batches={trainer.accumulate_grad_batches}: must be 1, a batch is a step"
+        )
+    if trainer.enable_validation and isinstance(trainer.val_check_interval, float):
+        raise ValueError(
+            f"invalid val_check_interval={trainer.val_check_interval}: must be a number of batches or a time, since the "
+            "number of batches of a run is not known"
         )
     if trainer.world_size != 1:
         raise ValueError(f"invalid world of {trainer.world_size} processes: a Trainer is one replica")
