@@ -17,6 +17,7 @@ import pytest
 import tools
 from child import Child, Spawn
 from peers import DEADLINE
+from variants import short_of
 
 pytest.importorskip("torch")
 
@@ -145,18 +146,25 @@ def rank_of(agent: Child) -> int:
     return ranks[0]
 
 
-def test_torchrun_restarts_a_killed_replica_which_joins_again(torchrun: Any) -> None:
+@pytest.mark.parametrize("other", short_of(["alone"], ["torchrun"]))
+def test_torchrun_restarts_a_killed_replica_which_joins_again(
+    other: str, torchrun: Any, master: str, spawn_with_torch: Spawn
+) -> None:
     arguments = ("--steps", STEPS, "--replicas", 2, "--pace", 0.02)
-    agents = [torchrun("elastic_ddp.py", *arguments) for _ in range(2)]
-    for agent in agents:
-        agent.wait_for("step 5:", DEADLINE)
-    os.kill(rank_of(agents[0]), signal.SIGKILL)
-    assert_equal_ends(*agents)
-    assert "exitcode: -9" in agents[0].output
-    for agent in agents:
-        assert f"step {STEPS - 1}: loss" in agent.output
+    agent = torchrun("elastic_ddp.py", *arguments)
+    if other == "torchrun":
+        survivor = torchrun("elastic_ddp.py", *arguments)
+    else:
+        script = EXAMPLES / "elastic_ddp.py"
+        survivor = spawn_with_torch(script, "--master", master, *arguments, env=ONE_THREAD)
+    agent.wait_for("step 5:", DEADLINE)
+    os.kill(rank_of(agent), signal.SIGKILL)
+    assert_equal_ends(agent, survivor)
+    assert "exitcode: -9" in agent.output
+    for each in (agent, survivor):
+        assert f"step {STEPS - 1}: loss" in each.output
         # No step was made by one replica alone.
-        assert set(re.findall(r"(\d+) replicas", agent.output)) == {"2"}
+        assert set(re.findall(r"(\d+) replicas", each.output)) == {"2"}
 
 
 @pytest.mark.parametrize("package", ["lightning", "accelerate"])
