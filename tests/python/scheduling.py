@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 ONE_WORKER = {"test_install.py"}
 """Modules whose tests all run in one worker."""
 
-LONG = ("test_matrix.py", "test_seeds.py", "test_install.py", "test_examples.py", "test_headers.py")
+LONG = (
+    *("test_matrix.py", "test_seeds.py", "test_install.py", "test_examples.py", "test_headers.py"),
+    "test_elastic_tools.py",
+)
 """Modules with long tests. They start first, so that no worker is left with one at the end."""
 
 

@@ -22,6 +22,7 @@ import pccl
 import pytest
 import ringfold
 import ringfold.elastic
+import tools
 from child import Spawn
 from forks import torchrun_environments
 
@@ -60,6 +61,11 @@ class Block:
         """What it imports that may not be installed."""
         wanted = {"torch"} if "DiLoCo" in self.text or "torchcomms" in self.text else set()
         return sorted(wanted | set(re.findall(r"^\s*import (numpy|torch)\b", self.text, re.MULTILINE)))
+
+    @property
+    def tools(self) -> list[str]:
+        """What it imports that only the long tests have."""
+        return sorted(set(re.findall(r"^(?:import|from) (lightning|accelerate)\b", self.text, re.MULTILINE)))
 
 
 def pages() -> dict[str, str]:
@@ -103,7 +109,8 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     for module in program.needs:
         pytest.importorskip(module)
     # Programs that set variables before they import torch need an interpreter that has not.
-    is_forked = "torch" in program.needs and not re.search(r"os\.environ\[\"\w+\"\] = ", program.text)
+    sets_variables = re.search(r"os\.environ\[\"\w+\"\] = ", program.text)
+    is_forked = "torch" in program.needs and not sets_variables and not program.tools
     spawn: Spawn = request.getfixturevalue("spawn_with_torch" if is_forked else "spawn")
     # Tracebacks show the lines of a file, not those of a text.
     script = tmp_path / "program.py"
@@ -111,6 +118,7 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     script.write_text(code)
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **home}
+    env |= tools.environment(*program.tools) if program.tools else {}
     ranks = torchrun_environments(program.number("ranks", 0))
     children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
     for number, child in enumerate(children):

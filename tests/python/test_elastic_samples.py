@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("torch")
 
+from ringfold.torch.elastic.batches import Batches
 from ringfold.torch.elastic.ledger import SampleLedger
+from ringfold.torch.elastic.sampler import Sampler
+from ringfold.torch.elastic.world import World
+from torch.utils.data import BatchSampler, DataLoader
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -69,3 +74,28 @@ def test_datasets_of_other_lengths_are_refused() -> None:
         SampleLedger(11).load_state_dict(state)
     with pytest.raises(ValueError, match="at least 1"):
         SampleLedger(0)
+
+
+@pytest.mark.parametrize("has_batch_sampler", [False, True])
+def test_a_loader_with_a_batch_sampler_draws_the_samples_of_the_elastic_one(has_batch_sampler: bool) -> None:
+    data = range(10)
+    sampler = Sampler(data, cast(Any, None), shuffle=False, part=(0, 1))
+    options: dict[str, Any] = {"batch_size": 3, "sampler": sampler}
+    if has_batch_sampler:
+        options = {"batch_sampler": BatchSampler(sampler, 3, drop_last=False)}
+    batches = Batches(DataLoader(cast(Any, data), **options))
+    assert batches.sampler is sampler and batches.size == 3
+    # The second of two replicas.
+    for mine in ([3, 4, 5], [9]):
+        drawn = batches.next(World((1, 2), ("a", "b"), (3, 3), slot=1))
+        assert drawn.batch.tolist() == mine and drawn.weight == len(mine)
+        sampler.ledger.commit(drawn.assigned, [True, True])
+    assert sampler.epoch == 1
+
+
+def test_a_batch_sampler_that_drops_samples_is_refused() -> None:
+    data = range(10)
+    sampler = Sampler(data, cast(Any, None), part=(0, 1))
+    loader = DataLoader(cast(Any, data), batch_sampler=BatchSampler(sampler, 3, drop_last=True))
+    with pytest.raises(ValueError, match="drop_last=False"):
+        Batches(loader)

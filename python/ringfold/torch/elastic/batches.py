@@ -29,13 +29,15 @@ class Batches:
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
         self._iterator: Iterator[Any] | None = None
-        sampler = getattr(loader, "sampler", None)
-        self.sampler = sampler if isinstance(sampler, Sampler) else None
-        self.size: int = getattr(loader, "batch_size", None) or 1
+        # A loader that was made with a batch sampler has the sampler and the size there: those of accelerate do.
+        groups = getattr(loader, "batch_sampler", None)
+        samplers = (getattr(each, "sampler", None) for each in (loader, groups))
+        self.sampler = next((each for each in samplers if isinstance(each, Sampler)), None)
+        self.size: int = getattr(loader, "batch_size", None) or getattr(groups, "batch_size", None) or 1
         """How many samples the replica wants for a step."""
         if self.sampler is not None:
             self.size *= self.sampler.parts
-            if getattr(loader, "drop_last", False):
+            if any(getattr(each, "drop_last", False) for each in (loader, groups)):
                 raise ValueError("invalid loader: an elastic sampler needs drop_last=False")
         self._last: Any = None
         self._world: tuple[tuple[int, ...], int] | None = None

@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 from collections.abc import Generator, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pccl
@@ -160,11 +162,19 @@ class ElasticRun:
             ParameterFront(self._parameters, self._step)
         step = optimizer.step
 
-        def committed_step(*arguments: Any, **named: Any) -> Any:
-            is_ours = self._step is not None and self._step.is_open
-            return self._apply(step, arguments, named) if is_ours else step(*arguments, **named)
+        # A method with the attributes of the original one: schedulers look for both.
+        @wraps(step)
+        def committed_step(_: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
+            if self._step is None or not self._step.is_open:
+                return step(closure, **named)
+            if closure is None:
+                return self._apply(step, named)
+            with torch.enable_grad():
+                loss = closure()
+            self._apply(step, named)
+            return loss
 
-        optimizer.step = committed_step  # type: ignore[method-assign]
+        optimizer.step = MethodType(committed_step, optimizer)  # type: ignore[method-assign]
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes a checkpoint, ``directory/step-...``, while training goes on. All replicas call it in the same step; the oldest one
@@ -201,6 +211,10 @@ class ElasticRun:
         step, checkpoints = self._parts()
         assert self._model is not None
         batches = Batches(loader)
+        if batches.sampler is not self._sampler:
+            raise ValueError(
+                "invalid sampler: pass the same elastic sampler to the loader and to replicate()"
+            )
         attempts = 0
         drawn: Drawn | None = None
         drawn_by: World | None = None
@@ -354,7 +368,7 @@ class ElasticRun:
 
     # --- the end of a step -----------------------------------------------------------------------------------------
 
-    def _apply(self, optimizer_step: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _apply(self, optimizer_step: Any, named: dict[str, Any]) -> Any:
         """``optimizer.step()``: applied only if the step is committed."""
         step, _ = self._parts()
         if step.count is None:
@@ -372,7 +386,7 @@ class ElasticRun:
             self._is_committed = True
             return None
         step.assign_buffers()
-        result = optimizer_step(*arguments, **named)
+        result = optimizer_step(**named)
         self._is_committed = True
         return result
 
