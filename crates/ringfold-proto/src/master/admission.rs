@@ -22,14 +22,14 @@ impl Master {
         returns: bool,
     ) {
         let mut lost_replica = None;
-        if let Some(record) = self.roster.get(peer).filter(|r| r.conn != Some(conn)) {
+        if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
             // Its connection broke, and the peer noticed it first. It joins as a new peer.
-            if record.replica.is_some() && record.status == PeerStatus::Pending {
-                // Its replica has not been admitted: the other ranks stay.
-                self.remove_all(vec![(peer, Departure::ConnectionLost)]);
-            } else {
-                lost_replica = record.replica.map(|_| ReplicaRejection::Admitted);
+            if self.is_replica_admitted(peer) && !returns {
+                lost_replica = Some(ReplicaRejection::Admitted);
                 self.remove(peer, Departure::ConnectionLost);
+            } else {
+                // The other ranks of its replica stay.
+                self.remove_all(vec![(peer, Departure::ConnectionLost)]);
             }
         }
         let invalid_replica = || lost_replica.or_else(|| self.check_replica(join.group, replica?, returns));

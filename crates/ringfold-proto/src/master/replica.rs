@@ -43,6 +43,14 @@ impl Master {
         replica.is_none_or(|replica| self.other_ranks(peer).len() + 1 >= replica.ranks as usize)
     }
 
+    /// Whether a rank of a peer's replica is more than pending.
+    pub(super) fn is_replica_admitted(&self, peer: PeerId) -> bool {
+        let is_admitted =
+            |peer: &PeerId| self.roster.get(*peer).is_some_and(|r| r.status != PeerStatus::Pending);
+        let has_replica = self.roster.get(peer).is_some_and(|record| record.replica.is_some());
+        has_replica && [peer].iter().chain(&self.other_ranks(peer)).any(is_admitted)
+    }
+
     /// Why a rank cannot join its replica. One that `returns` was registered by an earlier incarnation.
     pub(super) fn check_replica(
         &self,

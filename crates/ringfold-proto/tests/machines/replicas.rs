@@ -79,6 +79,18 @@ fn a_rank_whose_connection_is_lost_holds_its_replica_back() {
 }
 
 #[test]
+fn a_rank_that_joins_again_before_it_was_registered_keeps_its_replica() {
+    let (mut run, _) = three_replicas();
+    let first = run.connect_rank("d0", 0, 7, 2);
+    let second = run.connect_rank_unheard("d1", 1, 7, 2);
+    run.break_unnoticed(second);
+    run.release(second);
+    run.advance_time(secs(1));
+    run.admit_all();
+    assert!(run.is_connected(first) && run.is_connected(second));
+}
+
+#[test]
 fn a_lost_rank_takes_its_replica_with_it_and_the_others_go_on() {
     let (mut run, [a, b, c]) = three_replicas();
     let call = run.reduce(b[0], 1);

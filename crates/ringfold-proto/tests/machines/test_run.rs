@@ -160,9 +160,20 @@ impl TestRun {
 
     /// A rank of a replica calls connect.
     pub fn connect_rank(&mut self, name: &str, group: u32, id: u128, ranks: u32) -> PeerIndex {
-        let host = self.peers.len() as u64 + 100;
-        let who = self.add_peer(name, group, host, Some(Replica { id: ReplicaId(id), ranks }));
+        let who = self.new_rank(name, group, id, ranks);
         self.connect(who)
+    }
+
+    /// The same, and nothing that the master says reaches it.
+    pub fn connect_rank_unheard(&mut self, name: &str, group: u32, id: u128, ranks: u32) -> PeerIndex {
+        let who = self.new_rank(name, group, id, ranks);
+        self.hold_down(who);
+        self.connect(who)
+    }
+
+    fn new_rank(&mut self, name: &str, group: u32, id: u128, ranks: u32) -> PeerIndex {
+        let host = self.peers.len() as u64 + 100;
+        self.add_peer(name, group, host, Some(Replica { id: ReplicaId(id), ranks }))
     }
 
     fn connect(&mut self, who: PeerIndex) -> PeerIndex {

@@ -78,7 +78,8 @@ impl Simulation {
         let is_member = |peer: &usize| accepted.contains(&self.peers[*peer].id);
         let is_missed = |peer: &usize| {
             let SimPeer { id, left, was_accepted, .. } = &self.peers[*peer];
-            !accepted.contains(id) && !left && !(waiting.contains(id) && *was_accepted)
+            let is_excused = *left || (waiting.contains(id) && *was_accepted);
+            !accepted.contains(id) && !is_excused
         };
         let broken = self.replicas.iter().find_map(|SimReplica { ranks, peers, .. }| {
             let member = peers.iter().find(|peer| is_member(peer))?;
