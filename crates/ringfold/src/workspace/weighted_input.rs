@@ -6,7 +6,7 @@ use ringfold_fabric::memory::View;
 use ringfold_kernels::{convert, scale, scale_in_place};
 use ringfold_proto::descriptor::Weight;
 use ringfold_proto::dtype::DType;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The weight, and which input is already multiplied by it: this is in the target.
 pub(super) struct WeightedInput {
@@ -40,6 +40,13 @@ impl WeightedInput {
         /// Elements divided at a time; they stay in the L1 cache.
         const TILE: usize = 512;
         let by = wide(self.dtype, sum_of_weights);
+        if self.dtype == DType::F32
+            && let Ok(values) = <[f32]>::mut_from_bytes(target)
+        {
+            // The sum of weights is an f32, so this is exact.
+            values.iter_mut().for_each(|value| *value /= by as f32);
+            return;
+        }
         let mut tile = [0.0; TILE];
         for part in target.chunks_mut(TILE * self.dtype.bytes()) {
             // An f64 quotient rounded to a shorter float equals the quotient of those floats.
