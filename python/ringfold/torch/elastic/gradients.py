@@ -74,7 +74,7 @@ class Bucket:
     def reduce(self, reduction: StepReduction, number: int) -> None:
         """Starts the average, if this rank has to."""
         if self.owns and self.local.numel():
-            reduction.average(number, self.local, self.mean)
+            reduction.average(number, self.local, self.mean, may_quantize=True)
 
     def share(self) -> None:
         """Gives the average to the other ranks of the replica that hold the same."""
@@ -96,26 +96,44 @@ class StepReduction:
         first_tag: int,
         weight: float,
         max_in_flight: int,
+        quantization: pccl.QuantizationOptions | None = None,
     ) -> None:
         self._tag = first_tag
         self._weight = weight
+        self._quantization = quantization
+        self._total = torch.empty(0)
+        self._slots = 0
         self._pending = PendingReduction(communicator, blocking, [], max_in_flight)
 
-    def average(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
+    def average(
+        self, number: int, send: torch.Tensor, recv: torch.Tensor, *, may_quantize: bool = False
+    ) -> None:
         """Averages a tensor, weighted. ``number`` is the same on all replicas."""
-        self._add(number, send, recv, pccl.ReduceOp.AVG, self._weight)
+        quantization = self._quantization if may_quantize else None
+        self._add(number, send, recv, pccl.ReduceOp.AVG, self._weight, quantization)
 
     def largest(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
         """The largest of integers."""
-        self._add(number, send, recv, pccl.ReduceOp.MAX, None)
+        self._add(number, send, recv, pccl.ReduceOp.MAX)
 
-    def finish(self, number: int, ballot: Ballot, slot: int, slots: int) -> Count:
-        """Sends the ballot, and waits for all results."""
+    def cast(self, number: int, ballot: Ballot, slot: int, slots: int) -> None:
+        """Sends the ballot."""
         mine = ballot.vector(slot, slots)
-        total = torch.empty_like(mine)
-        self._add(number, mine, total, pccl.ReduceOp.SUM, None)
-        self._pending.wait()
-        return Count.of(total, slots)
+        self._total, self._slots = torch.empty_like(mine), slots
+        self._add(number, mine, self._total, pccl.ReduceOp.SUM)
 
-    def _add(self, number: int, send: Any, recv: Any, op: pccl.ReduceOp, weight: float | None) -> None:
-        self._pending._add(Operand(send, recv, self._tag + number, op, weight))
+    def wait(self) -> Count:
+        """Waits for all results; of these, the sum of the ballots."""
+        self._pending.wait()
+        return Count.of(self._total, self._slots)
+
+    def _add(
+        self,
+        number: int,
+        send: Any,
+        recv: Any,
+        op: pccl.ReduceOp,
+        weight: float | None = None,
+        quantization: pccl.QuantizationOptions | None = None,
+    ) -> None:
+        self._pending._add(Operand(send, recv, self._tag + number, op, weight, quantization))
