@@ -21,7 +21,7 @@ _IN_FLIGHT_MAX = 8
 
 class Averages:
     """Averages of buckets and buffers. They are made again from the kept local values until all of them are over the same replicas,
-    on all ranks of this one."""
+    on all ranks of this one. Quantised ones are started when all local values are there."""
 
     def __init__(
         self,
@@ -69,6 +69,9 @@ class Averages:
         for bucket in self.buckets[self._launched :]:
             for number in list(bucket.missing):
                 bucket.put(number, None)
+        if self._quantization is not None:
+            for bucket in self.buckets:
+                bucket.local.mul_(self.weight)
         self.launch_full()
         self._ballot, self._world = ballot, world
         self._send()
@@ -98,6 +101,9 @@ class Averages:
                 self._send()
         for bucket in self.buckets:
             bucket.share()
+            if self._quantization is not None and count.weight > 0:
+                bucket.mean.div_(count.weight)
+                bucket.local.div_(self.weight or 1.0)
         return count
 
     def is_finite(self) -> bool:

@@ -74,12 +74,17 @@ class Bucket:
     def reduce(self, reduction: StepReduction, number: int) -> None:
         """Starts the average, if this rank has to."""
         if self.owns and self.local.numel():
-            reduction.average(number, self.local, self.mean, may_quantize=True)
+            start = reduction.sum if reduction.is_quantized else reduction.average
+            start(number, self.local, self.mean)
 
     def share(self) -> None:
         """Gives the average to the other ranks of the replica that hold the same."""
         for group in self._copies:
             dist.broadcast(self.mean, group=group, group_src=0)
+
+    def local_of(self, number: int) -> torch.Tensor:
+        """What this rank has put of a tensor."""
+        return self._places[number][0]
 
     def mean_of(self, number: int) -> torch.Tensor:
         """The average of a tensor."""
@@ -101,16 +106,19 @@ class StepReduction:
         self._tag = first_tag
         self._weight = weight
         self._quantization = quantization
+        self.is_quantized = quantization is not None
+        """Buckets are summed then: quantised averages have no weights."""
         self._total = torch.empty(0)
         self._slots = 0
         self._pending = PendingReduction(communicator, blocking, [], max_in_flight)
 
-    def average(
-        self, number: int, send: torch.Tensor, recv: torch.Tensor, *, may_quantize: bool = False
-    ) -> None:
+    def average(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
         """Averages a tensor, weighted. ``number`` is the same on all replicas."""
-        quantization = self._quantization if may_quantize else None
-        self._add(number, send, recv, pccl.ReduceOp.AVG, self._weight, quantization)
+        self._add(number, send, recv, pccl.ReduceOp.AVG, self._weight)
+
+    def sum(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
+        """Sums a tensor, quantised if the reduction is."""
+        self._add(number, send, recv, pccl.ReduceOp.SUM, None, self._quantization)
 
     def largest(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
         """The largest of integers."""
