@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from peers import DEADLINE
+from peers import DEADLINE, together
 
 torch = pytest.importorskip("torch")
 
@@ -48,7 +49,8 @@ settings = elastic.DiLoCo(
 )
 run.replicate(model, optimizer, sampler=sampler, diloco=settings)
 for step, (numbers, batch) in run.batches(DataLoader(data, batch_size=4, sampler=sampler), until=int(until)):
-    print(f"step {step} of {run.world_size}", flush=True)
+    used = numbers.tolist() if run._outer._weight else []
+    print(f"step {step} of {run.world_size}, epoch {sampler.epoch}: {used}", flush=True)
     optimizer.zero_grad()
     (model(batch) - batch.sum(1, keepdim=True)).square().mean().backward()
     if step == int(dies_at):
@@ -83,3 +85,138 @@ def test_replicas_that_are_left_or_join_hold_the_same_bits(
     assert len(ends) == 1 and next(iter(ends)).startswith(f"end {UNTIL} ")
     # The run waited for the newcomer when one was lost.
     assert " of 3" in newcomer.wait_for(f"step {UNTIL - 1} ", DEADLINE)
+    # Every sample was used once in the first epoch. The killed one counts up to a boundary that it took part in.
+    others = Counter(sample for each in (first[0], first[1], newcomer) for sample in used_by(each, UNTIL))
+    found = [Counter(used_by(first[2], boundary)) + others for boundary in range(16, 22)]
+    assert Counter(range(600)) in found
+
+
+def used_by(replica: Any, until: int) -> list[int]:
+    """The samples of the first epoch that a replica used before this step."""
+    lines = re.findall(r"^step (\d+) of \d+, epoch 0: (.*)$", replica.output, re.MULTILINE)
+    return [sample for step, numbers in lines if int(step) < until for sample in json.loads(numbers)]
+
+
+def new_model() -> Any:
+    chance = torch.Generator().manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=chance) * 0.3)
+    return model
+
+
+def samples(count: int, seed: int) -> tuple[Any, Any]:
+    """A regression problem with noise."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=chance)
+    noise = torch.randn(count, 1, generator=chance)
+    return x, torch.sin(x[:, :2].sum(1, keepdim=True)) + x[:, 2:3] + 0.3 * noise
+
+
+def loss_of(model: Any) -> float:
+    x, y = samples(4000, 77)
+    with torch.no_grad():
+        return float((model(x) - y).square().mean())
+
+
+def train(master: str, replicas: int, until: int, diloco: Any, inner: Any) -> Any:
+    """Trains one replica of several."""
+    model = new_model()
+    optimizer = inner(model.parameters())
+    run = elastic.join(master, policy=elastic.Policy(replicas_min=replicas))
+    data = torch.utils.data.TensorDataset(*samples(8000, 5))
+    sampler = elastic.Sampler(data, run)
+    run.replicate(model, optimizer, sampler=sampler, diloco=diloco)
+    for _, (x, y) in run.batches(torch.utils.data.DataLoader(data, 16, sampler=sampler), until=until):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    run.leave()
+    return model
+
+
+def adamw(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=5e-3)
+
+
+def bits(model: Any) -> list[bytes]:
+    return [parameter.detach().numpy().tobytes() for parameter in model.parameters()]
+
+
+LOSSES = {
+    "synchronous": elastic.DiLoCo(every=16),
+    "overlapped": elastic.DiLoCo(every=16, delay=5),
+    "streaming": elastic.DiLoCo(every=16, fragments=4, delay=2),
+    "streaming, quantised": elastic.DiLoCo(
+        every=16, fragments=4, delay=2, quantization=pccl.QuantizationOptions(pccl.DataType.UINT8)
+    ),
+}
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Replicas that are threads share the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_loss_is_near_that_of_averaged_gradients(master: str) -> None:
+    losses = {}
+    for name, settings in {"DDP": None, **LOSSES}.items():
+        one, other = together(*[lambda s=settings: train(master, 2, 400, s, adamw)] * 2)
+        assert bits(one) == bits(other), name
+        losses[name] = loss_of(one)
+        print(f"{name}: {losses[name]:.4f}")
+    # The noise alone is 0.09.
+    assert losses["DDP"] < 0.15 < 0.3 * loss_of(new_model())
+    assert all(loss < 1.4 * losses["DDP"] for loss in losses.values())
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("settings", [(8,), (8, 1, 3), (8, 2, 4), (8, 4, 1)], ids=str)
+def test_one_replica_that_takes_its_own_progress_trains_as_without_an_outer_loop(
+    settings: tuple[int, ...], master: str
+) -> None:
+    def sgd(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+    def plain(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=1.0)
+
+    expected = train(master, 1, 45, None, sgd)
+    model = train(master, 1, 45, elastic.DiLoCo(*settings, outer_optimizer=plain), sgd)
+    for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 12, [100, 1, 1, 1], [1, 1, 1, 100], [7, 3, 9, 2, 8, 1, 5]], ids=str)
+def test_fragments_are_contiguous_and_of_about_equal_size(sizes: list[int]) -> None:
+    for count in range(1, len(sizes) + 1):
+        groups = fragments_of(sizes, count)
+        assert len(groups) == count and all(groups)
+        assert [number for group in groups for number in group] == list(range(len(sizes)))
+        assert max(sum(sizes[i] for i in group) for group in groups) <= sum(sizes) / count + max(sizes)
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong, text in (
+        ({"every": 0}, "invalid every 0: must be at least 1"),
+        ({"every": 8, "fragments": 0}, "invalid fragments 0: must be at least 1"),
+        ({"every": 50, "fragments": 4}, "invalid every 50: must be divisible by fragments=4"),
+        ({"every": 8, "delay": -1}, "invalid delay -1: must be 0 to 8"),
+        ({"every": 8, "fragments": 2, "delay": 5}, "invalid delay 5: must be 0 to 4"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            elastic.DiLoCo(**wrong)
+    model = new_model()
+    for settings, policy, text in (
+        (elastic.DiLoCo(every=10, fragments=5), elastic.Policy(), "invalid fragments 5: the model has 4"),
+        (elastic.DiLoCo(every=10), elastic.Policy(batch=8), "invalid policy batch=8"),
+    ):
+        run = elastic.join("127.0.0.1:1", policy=policy)
+        with pytest.raises(ValueError, match=text):
+            run.replicate(model, adamw(model.parameters()), diloco=settings)
