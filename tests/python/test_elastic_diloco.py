@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,7 +121,17 @@ def loss_of(model: Any) -> float:
         return float((model(x) - y).square().mean())
 
 
-def train(master: str, replicas: int, until: int, diloco: Any, inner: Any) -> Any:
+def train(
+    master: str,
+    replicas: int,
+    until: int,
+    diloco: Any,
+    inner: Any,
+    *,
+    each: Callable[[Any, Any], None] = lambda run, model: None,
+    restore: Path | None = None,
+    leave_at: int = -1,
+) -> Any:
     """Trains one replica of several."""
     model = new_model()
     optimizer = inner(model.parameters())
@@ -128,7 +139,11 @@ def train(master: str, replicas: int, until: int, diloco: Any, inner: Any) -> An
     data = torch.utils.data.TensorDataset(*samples(8000, 5))
     sampler = elastic.Sampler(data, run)
     run.replicate(model, optimizer, sampler=sampler, diloco=diloco)
-    for _, (x, y) in run.batches(torch.utils.data.DataLoader(data, 16, sampler=sampler), until=until):
+    assert restore is None or run.restore(restore)
+    for step, (x, y) in run.batches(torch.utils.data.DataLoader(data, 16, sampler=sampler), until=until):
+        each(run, model)
+        if step == leave_at:
+            break
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()
@@ -191,6 +206,89 @@ def test_one_replica_that_takes_its_own_progress_trains_as_without_an_outer_loop
     model = train(master, 1, 45, elastic.DiLoCo(*settings, outer_optimizer=plain), sgd)
     for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_replica_that_leaves_while_a_reduction_is_in_flight_does_not_stop_the_others(master: str) -> None:
+    settings = elastic.DiLoCo(every=8, delay=4)
+    leaving = [-1, -1, 10]
+    models = together(*(lambda at=at: train(master, 3, 12, settings, adamw, leave_at=at) for at in leaving))
+    assert bits(models[0]) == bits(models[1])
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("delay", "applied"), [(0, 8), (3, 8), (7, 0)])
+def test_a_checkpoint_has_the_outer_parameters_and_gives_back_later_samples(
+    delay: int, applied: int, tmp_path: Path
+) -> None:
+    settings = elastic.DiLoCo(every=8, delay=delay)
+    saved: list[list[bytes]] = []
+    begun: list[tuple[int, int, list[bytes]]] = []
+
+    def save(run: Any, _model: Any) -> None:
+        if run.step == 13:
+            run.save(tmp_path)
+            saved.append(bits(run._outer.module))
+
+    def note(run: Any, model: Any) -> None:
+        if run.step == 14:
+            begun.append((run.world_size, len(run._sampler), bits(model)))
+
+    with pccl.MasterNode("127.0.0.1:0") as node:
+        address = node.address
+        together(*[lambda: train(address, 2, 20, settings, adamw, each=save)] * 2)
+    # The second one takes the state of the first.
+    with pccl.MasterNode("127.0.0.1:0") as node:
+        models = together(
+            *(
+                lambda where=where: train(node.address, 2, 30, settings, adamw, each=note, restore=where)
+                for where in (tmp_path, None)
+            )
+        )
+    assert bits(models[0]) == bits(models[1])
+    assert saved[0] == saved[1]
+    assert begun == [(2, 8000 - 2 * 16 * applied, saved[0])] * 2
+
+
+KINDS = """
+import sys
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+import ringfold.torch.elastic as elastic
+
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(300, 4, generator=torch.Generator().manual_seed(1)))
+for kind in ("plain", "ddp", "fsdp"):
+    torch.manual_seed(0)
+    run = elastic.join(sys.argv[1])
+    group = run.replica_group
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    if kind == "ddp":
+        model = DDP(model, process_group=group)
+    if kind == "fsdp":
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sampler = elastic.Sampler(data, run)
+    run.replicate(model, optimizer, sampler=sampler, diloco=elastic.DiLoCo(every=8, fragments=2, delay=2))
+    for _, (batch,) in run.batches(DataLoader(data, 8, sampler=sampler), until=20):
+        optimizer.zero_grad()
+        (model(batch) - batch.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+    run.leave()
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    print("end", kind, [p.detach().double().sum().item() for p in whole], flush=True)
+"""
+
+
+def test_plain_modules_ddp_and_fsdp_are_trained_alike(master: str, spawn_with_torch: Any) -> None:
+    output = spawn_with_torch(KINDS, master).succeed(DEADLINE)
+    ends = dict(re.findall(r"^end (\w+) (.*)$", output, re.MULTILINE))
+    assert ends["plain"] == ends["ddp"] == ends["fsdp"]
 
 
 @pytest.mark.parametrize("sizes", [[1] * 12, [100, 1, 1, 1], [1, 1, 1, 100], [7, 3, 9, 2, 8, 1, 5]], ids=str)

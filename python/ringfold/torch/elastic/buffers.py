@@ -38,4 +38,5 @@ class Buffers:
             for bucket in self._buckets:
                 for index in bucket.numbers:
                     buffer, mean = self._buffers[index], bucket.mean_of(index)
-                    buffer.copy_(mean + (buffer - bucket.local_of(index)) if keep_changes else mean)
+                    keeps = keep_changes and buffer.dtype != torch.bool
+                    buffer.copy_(mean + (buffer - bucket.local_of(index)) if keeps else mean)
