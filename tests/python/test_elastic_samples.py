@@ -59,6 +59,49 @@ def test_samples_of_a_replica_that_did_not_contribute_come_first() -> None:
     assert ledger.left == 6
 
 
+def test_samples_that_are_given_back_later_belong_to_the_same_epoch() -> None:
+    ledger = SampleLedger(6, shuffle=False)
+    for _ in range(2):
+        assigned = ledger.assign([2, 2])
+        ledger.draw(assigned)
+    assert assigned == [[4, 5], []]
+    assert (ledger.left, ledger.epoch) == (0, 0)
+    ledger.give_back([2, 3])
+    ledger.end_epoch()
+    assert (ledger.left, ledger.epoch) == (2, 0)
+    assert ledger.assign([1, 2]) == [[2], [3]]
+    ledger.draw([[2], [3]])
+    ledger.end_epoch()
+    assert (ledger.left, ledger.epoch) == (6, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sample_is_used_once_if_losses_are_known_at_boundaries_only(seed: int) -> None:
+    chance = random.Random(seed)
+    length = chance.randint(1, 300)
+    ledger, used, open_samples = SampleLedger(length, seed=seed), Counter[int](), [[] for _ in range(3)]
+    epochs = 0
+    while epochs < 3:
+        assigned = ledger.assign([chance.randint(1, 8) for _ in range(3)])
+        ledger.draw(assigned)
+        for samples, more in zip(open_samples, assigned, strict=True):
+            samples.extend(more)
+        if ledger.left and chance.random() < 0.8:
+            continue
+        for samples in open_samples:
+            if chance.random() < 0.2:
+                ledger.give_back(samples)
+            else:
+                used.update(samples)
+            samples.clear()
+        ledger.end_epoch()
+        assert max(used.values(), default=1) == 1
+        if ledger.epoch > epochs:
+            assert used == Counter(range(length))
+            used.clear()
+            epochs += 1
+
+
 def test_the_order_depends_on_the_seed_and_the_epoch() -> None:
     orders = [SampleLedger(100, seed=seed).assign([100])[0] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]

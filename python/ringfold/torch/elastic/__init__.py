@@ -17,8 +17,9 @@ run.leave()
 
 from __future__ import annotations
 
+from ringfold.torch.elastic.diloco import DiLoCo
 from ringfold.torch.elastic.policy import Policy
 from ringfold.torch.elastic.run import ElasticRun, join
 from ringfold.torch.elastic.sampler import Sampler
 
-__all__ = ["ElasticRun", "Policy", "Sampler", "join"]
+__all__ = ["DiLoCo", "ElasticRun", "Policy", "Sampler", "join"]

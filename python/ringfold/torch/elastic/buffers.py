@@ -32,9 +32,11 @@ class Buffers:
             else:
                 reduction.largest(number, bucket.local, bucket.mean)
 
-    def assign(self) -> None:
-        """Writes the results into the buffers."""
+    def assign(self, keep_changes: bool = False) -> None:
+        """Writes the results into the buffers, or adds to them how the buffers have changed meanwhile."""
         with torch.no_grad():
             for bucket in self._buckets:
                 for index in bucket.numbers:
-                    self._buffers[index].copy_(bucket.mean_of(index))
+                    buffer, mean = self._buffers[index], bucket.mean_of(index)
+                    keeps = keep_changes and buffer.dtype != torch.bool
+                    buffer.copy_(mean + (buffer - bucket.local_of(index)) if keeps else mean)

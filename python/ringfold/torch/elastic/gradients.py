@@ -76,12 +76,17 @@ class Bucket:
         if self.local.is_cuda:
             torch.cuda.current_stream(self.local.device).synchronize()
         if self.owns and self.local.numel():
-            reduction.average(number, self.local, self.mean)
+            start = reduction.sum if reduction.is_quantized else reduction.average
+            start(number, self.local, self.mean)
 
     def share(self) -> None:
         """Gives the average to the other ranks of the replica that hold the same."""
         for group in self._copies:
             dist.broadcast(self.mean, group=group, group_src=0)
+
+    def local_of(self, number: int) -> torch.Tensor:
+        """What this rank has put of a tensor."""
+        return self._places[number][0]
 
     def mean_of(self, number: int) -> torch.Tensor:
         """The average of a tensor."""
@@ -98,26 +103,47 @@ class StepReduction:
         first_tag: int,
         weight: float,
         max_in_flight: int,
+        quantization: pccl.QuantizationOptions | None = None,
     ) -> None:
         self._tag = first_tag
         self._weight = weight
+        self._quantization = quantization
+        self.is_quantized = quantization is not None
+        """Buckets are summed then: quantised averages have no weights."""
+        self._total = torch.empty(0)
+        self._slots = 0
         self._pending = PendingReduction(communicator, blocking, [], max_in_flight)
 
     def average(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
         """Averages a tensor, weighted. ``number`` is the same on all replicas."""
         self._add(number, send, recv, pccl.ReduceOp.AVG, self._weight)
 
+    def sum(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
+        """Sums a tensor, quantised if the reduction is."""
+        self._add(number, send, recv, pccl.ReduceOp.SUM, None, self._quantization)
+
     def largest(self, number: int, send: torch.Tensor, recv: torch.Tensor) -> None:
         """The largest of integers."""
-        self._add(number, send, recv, pccl.ReduceOp.MAX, None)
+        self._add(number, send, recv, pccl.ReduceOp.MAX)
 
-    def finish(self, number: int, ballot: Ballot, slot: int, slots: int) -> Count:
-        """Sends the ballot, and waits for all results."""
+    def cast(self, number: int, ballot: Ballot, slot: int, slots: int) -> None:
+        """Sends the ballot."""
         mine = ballot.vector(slot, slots)
-        total = torch.empty_like(mine)
-        self._add(number, mine, total, pccl.ReduceOp.SUM, None)
-        self._pending.wait()
-        return Count.of(total, slots)
+        self._total, self._slots = torch.empty_like(mine), slots
+        self._add(number, mine, self._total, pccl.ReduceOp.SUM)
 
-    def _add(self, number: int, send: Any, recv: Any, op: pccl.ReduceOp, weight: float | None) -> None:
-        self._pending._add(Operand(send, recv, self._tag + number, op, weight))
+    def wait(self) -> Count:
+        """Waits for all results; of these, the sum of the ballots."""
+        self._pending.wait()
+        return Count.of(self._total, self._slots)
+
+    def _add(
+        self,
+        number: int,
+        send: Any,
+        recv: Any,
+        op: pccl.ReduceOp,
+        weight: float | None = None,
+        quantization: pccl.QuantizationOptions | None = None,
+    ) -> None:
+        self._pending._add(Operand(send, recv, self._tag + number, op, weight, quantization))

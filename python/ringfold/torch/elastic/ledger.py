@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -45,11 +45,25 @@ class SampleLedger:
 
     def commit(self, assigned: Sequence[Sequence[int]], contributed: Sequence[bool]) -> None:
         """A step was committed with the samples of the replicas that contributed."""
+        self.draw(assigned)
+        self.give_back(
+            i for samples, used in zip(assigned, contributed, strict=True) if not used for i in samples
+        )
+        self.end_epoch()
+
+    def draw(self, assigned: Sequence[Sequence[int]]) -> None:
+        """Replicas use the samples of a step, and it is not known yet which of them will contribute."""
         drawn = sum(map(len, assigned))
         from_returned = min(drawn, len(self._returned))
-        unused = [i for samples, used in zip(assigned, contributed, strict=True) if not used for i in samples]
-        self._returned = self._returned[from_returned:] + unused
+        self._returned = self._returned[from_returned:]
         self._cursor += drawn - from_returned
+
+    def give_back(self, samples: Iterable[int]) -> None:
+        """These samples, drawn in this epoch, were not used after all."""
+        self._returned.extend(samples)
+
+    def end_epoch(self) -> None:
+        """Begins the next epoch if all samples of this one were used."""
         if self.left == 0:
             self._begin(self._epoch + 1)
 

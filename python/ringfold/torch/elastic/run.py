@@ -20,9 +20,12 @@ from ringfold.elastic.state import State
 from ringfold.torch.elastic import small_state
 from ringfold.torch.elastic.admission import Admission, Preempted
 from ringfold.torch.elastic.agreement import Agreement, Claim, Standing
+from ringfold.torch.elastic.ballot import Count
 from ringfold.torch.elastic.batches import Batches, Drawn
 from ringfold.torch.elastic.checkpoint import Checkpoints
+from ringfold.torch.elastic.diloco import DiLoCo
 from ringfold.torch.elastic.fronts import DdpFront, ParameterFront, assign_mean
+from ringfold.torch.elastic.outer_loop import OuterLoop
 from ringfold.torch.elastic.policy import Policy
 from ringfold.torch.elastic.replica import Replica
 from ringfold.torch.elastic.sampler import Sampler
@@ -84,6 +87,7 @@ class ElasticRun:
         self._wants_vote = False
         self._transfer: Transfer | None = None
         self._step: Step | None = None
+        self._outer: OuterLoop | None = None
         self._is_committed = False
         self._late = Stragglers(policy.straggler_factor, policy.straggler_steps)
         self._stragglers: tuple[str, ...] = ()
@@ -131,9 +135,11 @@ class ElasticRun:
         sampler: Sampler | None = None,
         rng: bool = False,
         extra: Mapping[str, Any] | None = None,
+        diloco: DiLoCo | None = None,
     ) -> None:
         """Says what is equal on all replicas: the model (stock DDP, FSDP2, tensor parallel, or a plain module) and the optimiser,
-        and, if given, the state of a scheduler, a sampler, torch's random numbers, and other tensors."""
+        and, if given, the state of a scheduler, a sampler, torch's random numbers, and other tensors. With ``diloco``, replicas train
+        on their own, and the outer parameters and optimiser are equal."""
         if self._model is not None:
             raise RuntimeError("replicate() was called before: make another run for another model")
         self._model, self._optimizer = model, optimizer
@@ -144,14 +150,23 @@ class ElasticRun:
         self._parameters = [p for p in plain.parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("invalid model: it has no parameters that require gradients")
-        prepare_optimizer(optimizer)
+        shared: tuple[torch.nn.Module, torch.optim.Optimizer] = (stock, optimizer)
+        if diloco is not None:
+            ledger = None if sampler is None else sampler.ledger
+            parts = (self._communicator, self.replica, self._stop, self._finish_transfer)
+            self._outer = OuterLoop(diloco, plain, optimizer, ledger, self.policy, *parts)
+            plain = self._outer.module
+            shared = (plain, self._outer.optimizer)
+        prepare_optimizer(shared[1])
         tensors = {
             "model": dict(plain.named_parameters()),
-            "optimizer": optimizer,
+            "optimizer": shared[1],
             "extra": dict(extra or {}),
         }
         self._state = State({key: value for key, value in tensors.items() if value})
-        self._checkpoints = Checkpoints(self.replica, stock, optimizer)
+        self._checkpoints = Checkpoints(self.replica, *shared)
+        if diloco is not None:
+            return
         buffers = [buffer for buffer in plain.buffers() if buffer.numel()]
         self._step = Step(
             self._communicator, self.replica, self._parameters, buffers, self.policy.batch, self._stop
@@ -179,15 +194,16 @@ class ElasticRun:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes a checkpoint, ``directory/step-...``, while training goes on. All replicas call it in the same step; the oldest one
         writes, at the end of the step."""
-        self._parts()
+        self._replicated()
         self._save_to = Path(directory)
-        if self._step is None or not self._step.is_open:
+        steps = self._outer or self._step
+        if steps is None or not steps.is_open:
             self._begin_save()
 
     def restore(self, directory: str | os.PathLike[str]) -> bool:
         """Reads the newest complete checkpoint of a directory, if it has one, before the first step. If this replica joins others
         that train, it takes their state instead; if all replicas were lost, the newest checkpoint that one of them has wins."""
-        _, checkpoints = self._parts()
+        checkpoints = self._replicated()
         if self._is_connected:
             raise RuntimeError("restore() after the first step: call it before batches()")
         restored = checkpoints.restore(Path(directory))
@@ -195,6 +211,8 @@ class ElasticRun:
             return False
         self._number, small = restored
         self._load_small_state(small_state.unpack(small))
+        if self._outer is not None:
+            self._outer.restart(self._number)
         self._standing = Standing.RESTORED
         return True
 
@@ -208,7 +226,7 @@ class ElasticRun:
         Before a step, newcomers are let in. A step that was not committed is made again with the same batch,
         unless the members have changed.
         """
-        step, checkpoints = self._parts()
+        checkpoints = self._replicated()
         assert self._model is not None
         batches = Batches(loader)
         if batches.sampler is not self._sampler:
@@ -227,6 +245,10 @@ class ElasticRun:
                 return
             if until is not None and self._number >= until:
                 break
+            if self._outer is not None:
+                yield from self._inner_step(self._outer, batches)
+                continue
+            step = self._averaged()
             if drawn is None or attempts == 0 or drawn_by != self._world:
                 drawn, drawn_by = batches.next(self._world), self._world
             is_behind = self._transfer is not None and self._transfer.is_behind
@@ -247,17 +269,34 @@ class ElasticRun:
             self._world = self._world.keep(step.count.contributed)
             if attempts >= self.policy.attempts:
                 raise RuntimeError(f"step {self._number} was not committed in {attempts} attempts")
+        if self._outer is not None and self._is_connected:
+            for count in self._outer.finish(self._number, lambda: self._world):
+                self._note_stragglers(self._keep_living(count))
         checkpoints.wait()
+
+    def _inner_step(self, outer: OuterLoop, batches: Batches) -> Generator[tuple[int, Any], None, None]:
+        """One step of DiLoCo: it is local."""
+        assert self._model is not None
+        drawn = batches.next(self._world)
+        with outer.step(drawn.weight), scaled_backward(self._model, drawn.share):
+            yield self._number, drawn.batch
+        outer.count(self._world, drawn.assigned)
+        self._number += 1
+        if self._save_to is not None:
+            self._begin_save()
 
     def abstain(self) -> None:
         """This replica has no data for this step: call it instead of ``backward()``, on all ranks of the replica. Its gradients
-        become the averages of the others."""
-        step, _ = self._parts()
-        if not step.is_open:
+        become the averages of the others. With DiLoCo it makes no inner step, and the others do not learn of it before the boundary."""
+        self._replicated()
+        steps = self._outer or self._averaged()
+        if not steps.is_open:
             raise RuntimeError("abstain() outside a step: call it in the loop over batches()")
-        step.abstain()
+        steps.abstain()
+        if isinstance(steps, OuterLoop):
+            return
         for number, parameter in enumerate(self._parameters):
-            assign_mean(step, number, parameter)
+            assign_mean(steps, number, parameter)
 
     def leave(self) -> None:
         """Leaves the run. The others continue."""
@@ -266,10 +305,14 @@ class ElasticRun:
             self._checkpoints.wait()
         self._communicator.leave()
 
-    def _parts(self) -> tuple[Step, Checkpoints]:
-        if self._step is None or self._checkpoints is None:
+    def _replicated(self) -> Checkpoints:
+        if self._checkpoints is None:
             raise RuntimeError("call replicate() first: the run has no model yet")
-        return self._step, self._checkpoints
+        return self._checkpoints
+
+    def _averaged(self) -> Step:
+        assert self._step is not None
+        return self._step
 
     # --- boundaries ------------------------------------------------------------------------------------------------
 
@@ -281,12 +324,21 @@ class ElasticRun:
             logger.info("connecting to the master at %s", self._address)
             self._communicator.connect()
             self._is_connected = True
-        if self._parts()[0].is_last if self.replica.ranks > 1 else self._stop.is_made:
+        if self._outer is not None or self.replica.ranks == 1:
+            is_last = self.replica.any(self._stop.is_made)
+        else:
+            is_last = self._averaged().is_last
+        if is_last:
             raise Preempted
+        if self._outer is not None and not has_voted:
+            for count in self._outer.settle(self._number, lambda: self._world, self._admission.wants_vote):
+                self._note_stragglers(self._keep_living(count))
         is_asked = self._wants_vote and self._admission.are_peers_pending()
         self._wants_vote = False
         if has_voted or is_asked or len(self._world) < self.policy.replicas_min:
             self._admit(batches.size, has_voted)
+        if self._outer is not None:
+            self._outer.launch(self._number, self._world, self._admission.wants_vote())
 
     def _admit(self, batch_size: int, has_voted: bool) -> None:
         def pack() -> tuple[Claim, torch.Tensor]:
@@ -312,6 +364,10 @@ class ElasticRun:
             self._transfer = self._begin_transfer(agreement, is_behind)
             if agreement.standing != Standing.MEMBER and not self._begin_together(agreement):
                 return False
+            if self._outer is not None and is_behind:
+                # Inner steps begin at the outer parameters.
+                self._finish_transfer()
+                self._outer.load()
         self._number, self._standing = agreement.step, Standing.MEMBER
         return True
 
@@ -345,6 +401,11 @@ class ElasticRun:
         )
         return Transfer(self._communicator, state, is_behind)
 
+    def _finish_transfer(self) -> None:
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.wait()
+
     def _small_state(self) -> dict[str, Any]:
         assert self._optimizer is not None
         values: dict[str, Any] = {"optimizer": small_state.settings_of(self._optimizer)}
@@ -352,6 +413,8 @@ class ElasticRun:
             values["scheduler"] = self._scheduler.state_dict()
         if self._sampler is not None:
             values["sampler"] = self._sampler.state_dict()
+        if self._outer is not None:
+            values["diloco"] = self._outer.state_dict()
         if self._with_rng:
             values["rng"] = torch.get_rng_state()
         return values
@@ -363,6 +426,8 @@ class ElasticRun:
             self._scheduler.load_state_dict(values["scheduler"])
         if self._sampler is not None:
             self._sampler.load_state_dict(values["sampler"])
+        if self._outer is not None:
+            self._outer.load_state_dict(values["diloco"])
         if self._with_rng:
             torch.set_rng_state(values["rng"])
 
@@ -370,12 +435,10 @@ class ElasticRun:
 
     def _apply(self, optimizer_step: Any, named: dict[str, Any]) -> Any:
         """``optimizer.step()``: applied only if the step is committed."""
-        step, _ = self._parts()
+        step = self._averaged()
         if step.count is None:
             raise RuntimeError("optimizer.step() before backward(): there are no averaged gradients")
-        transfer, self._transfer = self._transfer, None
-        if transfer is not None:
-            transfer.wait()
+        self._finish_transfer()
         if step.count.weight == 0:
             logger.warning("step %d: no replica contributed; it is made again", self._number)
             return None
@@ -391,28 +454,33 @@ class ElasticRun:
         return result
 
     def _end_step(self, drawn: Drawn) -> None:
-        count = self._parts()[0].count
+        count = self._averaged().count
         assert count is not None
         if self._sampler is not None:
             contributed = [
                 there and weight > 0 for there, weight in zip(count.contributed, count.weights, strict=True)
             ]
             self._sampler.ledger.commit(drawn.assigned, contributed)
-        self._wants_vote = count.wants_vote
         self._number += 1
+        seconds = self._keep_living(count)
+        if self._save_to is not None:
+            self._begin_save()
+        self._note_stragglers(seconds)
+
+    def _keep_living(self, count: Count) -> list[float]:
+        """Forgets the replicas that were lost. The times of the others."""
+        self._wants_vote = count.wants_vote
         seconds = [time for time, there in zip(count.seconds, count.contributed, strict=True) if there]
         before, self._world = self._world, self._world.keep(count.contributed)
         if len(self._world) < len(before):
             logger.info("replicas: %s", ", ".join(self._world.names))
-        if self._save_to is not None:
-            self._begin_save()
-        self._note_stragglers(seconds)
+        return seconds
 
     def _begin_save(self) -> None:
         directory, self._save_to = self._save_to, None
         if directory is not None and self._world.slot == 0:
             packed = small_state.pack(self._small_state())
-            self._parts()[1].save(directory, self._number, packed)
+            self._replicated().save(directory, self._number, packed)
 
     def _note_stragglers(self, seconds: list[float]) -> None:
         ids = self._late.note(self._world.ids, seconds)

@@ -21,6 +21,20 @@ def locals_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [local(tensor) for tensor in tensors]
 
 
+def distributed_as(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A tensor that is distributed over the replica as another one; this is the part of this rank."""
+    if not isinstance(tensor, DTensor):
+        return part
+    return DTensor.from_local(
+        part,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
     """The shard of a parameter's gradient, placed as the parameter is."""
     gradient = parameter.grad
