@@ -33,7 +33,8 @@ torch.manual_seed(sum(name.encode()))
 model = torch.nn.Sequential(torch.nn.Linear(8, 34), torch.nn.LayerNorm(34), torch.nn.Linear(34, 5))
 mesh = init_device_mesh("cpu", (run.replica.ranks,))
 part = None
-if kind == "fsdp":
+diloco = elastic.DiLoCo(every=8, fragments=2, delay=2) if kind == "diloco" else None
+if kind in ("fsdp", "diloco"):
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -49,7 +50,7 @@ elif kind == "tensor":
 optimizer = torch.optim.AdamW(model.parameters(), foreach=None if kind != "tensor" else False)
 data = TensorDataset(torch.randn(101, 8, generator=torch.Generator().manual_seed(1)))
 sampler = elastic.Sampler(data, run, part=part)
-run.replicate(model, optimizer, sampler=sampler)
+run.replicate(model, optimizer, sampler=sampler, diloco=diloco)
 is_last = run.replica.rank == run.replica.ranks - 1
 for step, (batch,) in run.batches(DataLoader(data, batch_size=4, sampler=sampler), until=until):
     print(f"step {step} of {run.world_size}", flush=True)
@@ -61,7 +62,9 @@ for step, (batch,) in run.batches(DataLoader(data, batch_size=4, sampler=sampler
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 digest = hashlib.sha256()
-for tensor in (*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values())):
+# With DiLoCo each replica has its own optimiser.
+moments = [value for state in optimizer.state.values() for value in state.values()] if diloco is None else []
+for tensor in (*model.state_dict().values(), *moments):
     whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     digest.update(whole.detach().numpy().tobytes())
 print("end", run.step, sampler.epoch, digest.hexdigest(), flush=True)
@@ -83,7 +86,7 @@ class Replica:
         return {rank.wait_for(text, DEADLINE) for rank in self.ranks}
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "ddp", "tensor"])
+@pytest.mark.parametrize("kind", ["fsdp", "ddp", "tensor", "diloco"])
 def test_a_replica_that_loses_a_rank_leaves_as_a_whole(kind: str, master: str, spawn_with_torch: Any) -> None:
     def replica(name: str, dies_at: int = -1) -> Replica:
         return Replica(spawn_with_torch, master, name, 40, kind, dies_at)
