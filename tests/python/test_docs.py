@@ -158,6 +158,24 @@ def test_every_public_name_is_described_with_all_its_members_and_parameters(modu
     assert not missing, "docs/python/api.md says nothing of " + ", ".join(missing)
 
 
+def test_elastic_pytorch_is_described() -> None:
+    pytest.importorskip("torch")
+    import ringfold.torch.elastic as elastic
+
+    missing = []
+    for name in elastic.__all__:
+        section = section_of(f"`ringfold.torch.elastic.{name}")
+        assert section is not None, f"docs/python/api.md says nothing of ringfold.torch.elastic.{name}"
+        what = getattr(elastic, name)
+        names = (
+            words_of(what) if what is elastic.ElasticRun else parameters_of(getattr(what, "__init__", what))
+        )
+        if what is elastic.ElasticRun:
+            names -= {"address", "options"}
+        missing += [f"{name}: {word}" for word in names if not re.search(rf"`[^`]*\b{word}\b", section)]
+    assert not missing, f"docs/python/api.md says nothing of {missing}"
+
+
 def test_the_page_of_torchcomms_names_every_call_with_its_arguments_and_none_else() -> None:
     pytest.importorskip("torch")
     import torchcomms
