@@ -2,12 +2,12 @@
 
 Start a master (`pccl_master`), then this once for each replica:
 
+    RINGFOLD_MASTERS=127.0.0.1:48148 \\
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/python/elastic_fsdp.py
 """
 
 import argparse
 import hashlib
-import os
 
 import ringfold.torch.elastic as elastic
 import torch
@@ -16,14 +16,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 WIDTH, TOKENS, LENGTH = 64, 32, 16
-MASTER = os.environ.get("RINGFOLD_MASTERS", "127.0.0.1:48148")
 parser = argparse.ArgumentParser(description="Elastic training with FSDP2.")
+parser.add_argument("--master", metavar="HOST:PORT", help="default: RINGFOLD_MASTERS")
 parser.add_argument("--replicas", type=int, default=1, help="wait while there are fewer (%(default)s)")
 parser.add_argument("--steps", type=int, default=200, help="steps of the run (%(default)s)")
 parser.add_argument("--checkpoints", default="checkpoints", help="their directory (%(default)s)")
 options = parser.parse_args()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-run = elastic.join(MASTER, policy=elastic.Policy(replicas_min=options.replicas))
+run = elastic.join(options.master, policy=elastic.Policy(replicas_min=options.replicas))
 block = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, batch_first=True, norm_first=True)
 body = torch.nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
 model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), body, torch.nn.Linear(WIDTH, TOKENS))

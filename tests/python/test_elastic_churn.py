@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from forks import torchrun_environments
 from peers import DEADLINE
+from variants import is_long
 
 pytest.importorskip("torch")
 
@@ -60,7 +61,7 @@ REPLICAS = 3
 
 @pytest.mark.parametrize(("kind", "ranks"), [("ddp", 1), ("fsdp", 2)])
 def test_replicas_come_and_go(kind: str, ranks: int, master: str, spawn_with_torch: Any) -> None:
-    default = "600" if "RINGFOLD_LONG" in os.environ else "5"
+    default = "600" if is_long() else "5"
     seconds = float(os.environ.get("RINGFOLD_CHURN_SECONDS", default))
     chance = random.Random(1)
     started = 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 from forks import torchrun_environments
 from peers import DEADLINE
+from variants import is_long
 
 pytest.importorskip("torch")
 
@@ -50,7 +50,7 @@ print("end", json.dumps([value for tensor in whole for value in tensor.flatten()
 run.leave()
 """
 
-COMPILER = "inductor" if os.environ.get("RINGFOLD_LONG") else "aot_eager"
+COMPILER = "inductor" if is_long() else "aot_eager"
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

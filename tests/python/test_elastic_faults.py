@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
 import pytest
 from peers import DEADLINE
+from variants import is_long
 
 pytest.importorskip("torch")
 
@@ -94,7 +94,7 @@ def test_replicas_that_are_killed_at_every_point(master: str, spawn_with_torch: 
 
 
 def test_replicas_that_stop_at_every_point(master: str, spawn_with_torch: Any) -> None:
-    points = POINTS if os.environ.get("RINGFOLD_LONG") else POINTS[1:2]
+    points = POINTS if is_long() else POINTS[1:2]
     run_with_victims(spawn_with_torch, master, signal.SIGSTOP, points)
 
 

@@ -6,10 +6,12 @@ import importlib.util
 import re
 import signal
 from pathlib import Path
+from xml.etree import ElementTree
 
 import fashion_mnist
 import pytest
 from child import Child, Spawn
+from variants import is_long
 
 pytest.importorskip("numpy")
 
@@ -70,11 +72,11 @@ def test_every_example_is_in_the_list() -> None:
 
 
 def test_every_example_has_help(spawn: Spawn, request: pytest.FixtureRequest) -> None:
-    others = {"tiny_transformer.py", "ddp_ten_lines.py"}
+    others = {"tiny_transformer.py", "ddp_ten_lines.py", "loss_with_kills.py"}
     # Their packages are not installed; test_elastic_tools.py runs them.
     others |= {f"elastic_{package}.py" for package in ("lightning", "accelerate", "ray")}
     names = sorted(path for path in EXAMPLES.glob("*.py") if path.name not in others)
-    assert len(names) == 9
+    assert len(names) == 10
     if importlib.util.find_spec("torch") is None:
         names = [path for path in names if "torch" not in path.read_text()]
     else:
@@ -204,3 +206,18 @@ def test_diloco_goes_on_when_a_peer_is_killed(examples: Examples) -> None:
     victim.kill()
     outputs = [child.succeed(SECONDS) for child in children]
     assert the_same([last(output) for output in outputs]).startswith("done")
+
+
+@pytest.mark.skipif(not is_long(), reason="the long variant: takes 30 s")
+def test_a_picture_of_the_loss_shows_kills_and_joins(spawn: Spawn, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = tmp_path / "loss.svg"
+    words = ("--seconds", 30, "--kill-every", 3, "--output", output)
+    printed = spawn(EXAMPLES / "loss_with_kills.py", *words).succeed(SECONDS)
+    kills, joins = printed.count("kill -9"), printed.count("joined: ")
+    assert kills > 0 and joins > 3
+    root = ElementTree.parse(output).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert (
+        texts.count("kill -9") == kills and sum((text or "").startswith("joined") for text in texts) == joins
+    )
