@@ -73,8 +73,6 @@ class Bucket:
 
     def reduce(self, reduction: StepReduction, number: int) -> None:
         """Starts the average, if this rank has to."""
-        if self.local.is_cuda:
-            torch.cuda.current_stream(self.local.device).synchronize()
         if self.owns and self.local.numel():
             start = reduction.sum if reduction.is_quantized else reduction.average
             start(number, self.local, self.mean)
@@ -146,4 +144,7 @@ class StepReduction:
         weight: float | None = None,
         quantization: pccl.QuantizationOptions | None = None,
     ) -> None:
+        if send.is_cuda:
+            # The engine does not know the streams of torch.
+            torch.cuda.current_stream(send.device).synchronize()
         self._pending._add(Operand(send, recv, self._tag + number, op, weight, quantization))

@@ -417,6 +417,8 @@ class ElasticRun:
             values["diloco"] = self._outer.state_dict()
         if self._with_rng:
             values["rng"] = torch.get_rng_state()
+            if torch.cuda.is_initialized():
+                values["cuda_rng"] = torch.cuda.get_rng_state()
         return values
 
     def _load_small_state(self, values: dict[str, Any]) -> None:
@@ -430,6 +432,8 @@ class ElasticRun:
             self._outer.load_state_dict(values["diloco"])
         if self._with_rng:
             torch.set_rng_state(values["rng"])
+            if "cuda_rng" in values and torch.cuda.is_initialized():
+                torch.cuda.set_rng_state(values["cuda_rng"])
 
     # --- the end of a step -----------------------------------------------------------------------------------------
 
