@@ -417,7 +417,7 @@ class ElasticRun:
             values["diloco"] = self._outer.state_dict()
         if self._with_rng:
             values["rng"] = torch.get_rng_state()
-            if torch.cuda.is_initialized():
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 values["cuda_rng"] = torch.cuda.get_rng_state()
         return values
 
@@ -432,7 +432,7 @@ class ElasticRun:
             self._outer.load_state_dict(values["diloco"])
         if self._with_rng:
             torch.set_rng_state(values["rng"])
-            if "cuda_rng" in values and torch.cuda.is_initialized():
+            if "cuda_rng" in values and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.set_rng_state(values["cuda_rng"])
 
     # --- the end of a step -----------------------------------------------------------------------------------------
