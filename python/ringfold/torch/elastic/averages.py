@@ -21,7 +21,7 @@ _IN_FLIGHT_MAX = 8
 
 class Averages:
     """Averages of buckets and buffers. They are made again from the kept local values until all of them are over the same replicas,
-    on all ranks of this one. Quantised ones are started when all local values are there."""
+    on all ranks of this one."""
 
     def __init__(
         self,
@@ -43,12 +43,19 @@ class Averages:
         self._world = World()
         self.weight = 0.0
         """That of this replica."""
+        self.total = 1.0
+        """What all weights are expected to add up to: the same on all replicas."""
         self.is_last = False
         """Whether a rank of this replica has to stop."""
 
-    def begin(self, weight: float) -> None:
+    @property
+    def share(self) -> float:
+        """What local values are multiplied by before they are summed."""
+        return self.weight / self.total
+
+    def begin(self, weight: float, total: float) -> None:
         """New averages: all local values are missing."""
-        self.weight = weight
+        self.weight, self.total = weight, total
         self._reduction = None
         self.clear()
 
@@ -69,9 +76,6 @@ class Averages:
         for bucket in self.buckets[self._launched :]:
             for number in list(bucket.missing):
                 bucket.put(number, None)
-        if self._quantization is not None:
-            for bucket in self.buckets:
-                bucket.local.mul_(self.weight)
         self.launch_full()
         self._ballot, self._world = ballot, world
         self._send()
@@ -101,10 +105,15 @@ class Averages:
                 self._send()
         for bucket in self.buckets:
             bucket.share()
-            if self._quantization is not None and count.weight > 0:
-                bucket.mean.div_(count.weight)
-                bucket.local.div_(self.weight or 1.0)
+        if count.weight not in (0.0, self.total):
+            # Replicas were lost, or had fewer samples.
+            self.scale(self.total / count.weight)
         return count
+
+    def scale(self, factor: float) -> None:
+        """Multiplies the averages."""
+        for bucket in self.buckets:
+            bucket.mean.mul_(factor)
 
     def is_finite(self) -> bool:
         """Whether no average has an infinity or NaN, on any rank of this replica."""

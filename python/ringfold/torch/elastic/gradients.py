@@ -65,17 +65,23 @@ class Bucket:
         """A new step: all are missing."""
         self.missing = set(self.numbers)
 
-    def put(self, number: int, tensor: torch.Tensor | None) -> None:
-        """Takes a local tensor; none counts as zero."""
+    def put(self, number: int, tensor: torch.Tensor | None, share: float = 1.0) -> None:
+        """Takes a local tensor, multiplied by this; none counts as zero."""
         place = self._places[number][0]
-        place.zero_() if tensor is None else place.copy_(tensor)
+        if tensor is None:
+            place.zero_()
+        elif share == 1.0 or tensor.dtype != place.dtype:
+            place.copy_(tensor)
+            if share != 1.0:
+                place.mul_(share)
+        else:
+            torch.mul(tensor.detach(), share, out=place)
         self.missing.discard(number)
 
     def reduce(self, reduction: StepReduction, number: int) -> None:
-        """Starts the average, if this rank has to."""
+        """Starts the sum of what the replicas have put, if this rank has to."""
         if self.owns and self.local.numel():
-            start = reduction.sum if reduction.is_quantized else reduction.average
-            start(number, self.local, self.mean)
+            reduction.sum(number, self.local, self.mean)
 
     def share(self) -> None:
         """Gives the average to the other ranks of the replica that hold the same."""
@@ -83,7 +89,7 @@ class Bucket:
             dist.broadcast(self.mean, group=group, group_src=0)
 
     def local_of(self, number: int) -> torch.Tensor:
-        """What this rank has put of a tensor."""
+        """What this rank has put of a tensor, multiplied by its share."""
         return self._places[number][0]
 
     def mean_of(self, number: int) -> torch.Tensor:
@@ -106,8 +112,6 @@ class StepReduction:
         self._tag = first_tag
         self._weight = weight
         self._quantization = quantization
-        self.is_quantized = quantization is not None
-        """Buckets are summed then: quantised averages have no weights."""
         self._total = torch.empty(0)
         self._slots = 0
         self._pending = PendingReduction(communicator, blocking, [], max_in_flight)

@@ -73,10 +73,11 @@ class Fragment:
     @torch.no_grad()
     def start(self, ballot: Ballot, world: World) -> None:
         """Measures the progress, and starts its reduction. A replica without samples has made none."""
-        self.averages.begin(ballot.weight)
+        self.averages.begin(ballot.weight, max(1.0, sum(world.batch_sizes)))
         if ballot.weight > 0:
             for number, (inner, outer) in enumerate(self._pairs()):
-                self._bucket_of[number].put(number, _origin(inner, outer).sub_(inner))
+                progress = _origin(inner, outer).sub_(inner)
+                self._bucket_of[number].put(number, progress, self.averages.share)
         self.averages.start(ballot, world)
         self.weight = 0.0
 
@@ -86,7 +87,8 @@ class Fragment:
         if has_moved:
             for number, (inner, outer) in enumerate(self._pairs()):
                 # At the boundary the model was at: origin - drift.
-                self._bucket_of[number].local_of(number).sub_(_origin(inner, outer)).add_(inner)
+                drift = self._bucket_of[number].local_of(number).div_(self.averages.share or 1.0)
+                drift.sub_(_origin(inner, outer)).add_(inner)
         for number, parameter in enumerate(self._outer):
             parameter.grad = distributed_as(parameter, self._bucket_of[number].mean_of(number))
         optimizer.step()

@@ -253,7 +253,8 @@ class ElasticRun:
                 drawn, drawn_by = batches.next(self._world), self._world
             is_behind = self._transfer is not None and self._transfer.is_behind
             self._is_committed = False
-            step.begin(self._world, 0.0 if is_behind else drawn.weight, self._admission.wants_vote())
+            total = len(self._world) if self._sampler is None else sum(self._world.batch_sizes)
+            step.begin(self._world, 0.0 if is_behind else drawn.weight, total, self._admission.wants_vote())
             try:
                 with scaled_backward(self._model, drawn.share):
                     yield self._number, drawn.batch

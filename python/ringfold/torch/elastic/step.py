@@ -53,12 +53,12 @@ class Step:
         """Whether a rank of this replica has to stop."""
         return self._averages.is_last
 
-    def begin(self, world: World, weight: float, wants_vote: bool) -> None:
-        """A step begins, or is made again."""
+    def begin(self, world: World, weight: float, total: float, wants_vote: bool) -> None:
+        """A step begins, or is made again. ``total`` is what the weights of all replicas add up to, if they have all their samples."""
         self._world, self.weight, self.wants_vote = world, weight, wants_vote
         self._began = time.monotonic()
         self.count, self.is_open = None, True
-        self._averages.begin(weight)
+        self._averages.begin(weight, total)
         self._used = [False] * len(self._used)
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Step:
         """Takes a local gradient. A bucket leaves when it is full, in the order of buckets."""
         counts = gradient is not None and self.weight > 0
         self._used[number] = self._used[number] or counts
-        self._bucket_of[number].put(number, gradient if counts else None)
+        self._bucket_of[number].put(number, gradient if counts else None, self._averages.share)
         self._averages.launch_full()
 
     def abstain(self) -> None:
@@ -89,8 +89,7 @@ class Step:
             )
         self.count = count
         if self._batch is not None:
-            for bucket in self._averages.buckets:
-                bucket.mean.mul_(count.weight / self._batch)
+            self._averages.scale(count.weight / self._batch)
         self._averages.clear()
         self._used = [False] * len(self._used)
 
