@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forks import torchrun_environments
 from peers import DEADLINE
-from variants import is_long
+from variants import is_long, short_of
 
 pytest.importorskip("torch")
 
@@ -59,9 +59,9 @@ for step, (batch,) in run.batches(DataLoader(data, batch_size=4, sampler=sampler
 REPLICAS = 3
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 1), ("fsdp", 2)])
+@pytest.mark.parametrize(("kind", "ranks"), short_of([("ddp", 1)], [("fsdp", 2)]))
 def test_replicas_come_and_go(kind: str, ranks: int, master: str, spawn_with_torch: Any) -> None:
-    default = "600" if is_long() else "5"
+    default = "600" if is_long() else "3"
     seconds = float(os.environ.get("RINGFOLD_CHURN_SECONDS", default))
     chance = random.Random(1)
     started = 0

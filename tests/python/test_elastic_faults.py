@@ -44,11 +44,11 @@ class Optimizer(torch.optim.SGD):
 
 run = elastic.join(master, name=name, policy=elastic.Policy(replicas_min=replicas_min))
 # Each layer is more than a bucket.
-model = torch.nn.Sequential(*(torch.nn.Linear(640, 640) for _ in range(3)))
+model = torch.nn.Sequential(*(torch.nn.Linear(520, 520) for _ in range(3)))
 model[1].weight.register_hook(lambda gradient: fault_at("in backward"))
 model = DDP(model, process_group=run.replica_group, bucket_cap_mb=1)
 optimizer = Optimizer(model.parameters(), lr=0.01, momentum=0.9)
-data = TensorDataset(torch.randn(120, 640, generator=torch.Generator().manual_seed(1)))
+data = TensorDataset(torch.randn(120, 520, generator=torch.Generator().manual_seed(1)))
 sampler = elastic.Sampler(data, run)
 run.replicate(model, optimizer, sampler=sampler)
 for step, (batch,) in run.batches(DataLoader(data, batch_size=2, sampler=sampler), until=until):

@@ -108,7 +108,9 @@ def test_the_example_continues_from_a_checkpoint_of_replicas_with_other_ranks(
         options = ["--replicas", replicas, "--steps", steps, "--checkpoints", tmp_path / "steps"]
         environments = torchrun_environments(ranks)
         return [
-            spawn_with_torch(EXAMPLE, *options, env={**env, "RINGFOLD_MASTERS": master})
+            spawn_with_torch(
+                EXAMPLE, *options, env={**env, "RINGFOLD_MASTERS": master, "CUDA_VISIBLE_DEVICES": ""}
+            )
             for env in environments
         ]
 

@@ -17,7 +17,7 @@ import pytest
 import tools
 from child import Child, Spawn
 from peers import DEADLINE
-from variants import short_of
+from variants import is_long
 
 pytest.importorskip("torch")
 
@@ -146,7 +146,8 @@ def rank_of(agent: Child) -> int:
     return ranks[0]
 
 
-@pytest.mark.parametrize("other", short_of(["alone"], ["torchrun"]))
+@pytest.mark.skipif(not is_long(), reason="the long variant: torchrun imports torch twice, which takes 30 s")
+@pytest.mark.parametrize("other", ["alone", "torchrun"])
 def test_torchrun_restarts_a_killed_replica_which_joins_again(
     other: str, torchrun: Any, master: str, spawn_with_torch: Spawn
 ) -> None:

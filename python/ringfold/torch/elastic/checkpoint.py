@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,8 @@ class Checkpoints:
         self.wait()
         path = directory / f"step-{step:08d}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = (
-            {"no_dist": True} if self._replica.ranks == 1 else {"process_group": self._group}
-        )
-        self._writing = path, async_save(self._state(step, small), checkpoint_id=path, **options)
+        with _quiet():
+            self._writing = path, async_save(self._state(step, small), checkpoint_id=path, **self._options())
 
     def wait(self) -> None:
         """Waits for the checkpoint that is being written."""
@@ -55,10 +56,8 @@ class Checkpoints:
         metadata = FileSystemReader(path).read_metadata()
         size = metadata.state_dict_metadata["run.small"].size  # type: ignore[union-attr]
         state = self._state(newest, torch.zeros(size, dtype=torch.uint8))
-        if self._replica.ranks == 1:
-            load(state, checkpoint_id=path, no_dist=True)
-        else:
-            load(state, checkpoint_id=path, process_group=self._group)
+        with _quiet():
+            load(state, checkpoint_id=path, **self._options())
         set_state_dict(
             self._model,
             self._optimizer,
@@ -68,9 +67,20 @@ class Checkpoints:
         logger.info("restored %s", path)
         return newest, state["run"]["small"]
 
+    def _options(self) -> dict[str, Any]:
+        return {"no_dist": True} if self._replica.ranks == 1 else {"process_group": self._group}
+
     def _state(self, step: int, small: torch.Tensor) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizer)
         return {"model": model, "optimizer": optimizer, "run": {"step": step, "small": small}}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that there is one process only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
 
 
 def _is_complete(path: Path) -> bool:
