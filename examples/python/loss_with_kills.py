@@ -96,14 +96,12 @@ class Picture:
         ]
         for moment, text in events:
             x = left + width * min(1.0, moment / end)
-            colour = "#c0392b" if text.startswith("kill") else "#27ae60"
+            is_kill = text.startswith("kill")
+            colour, y = ("#c0392b", top - 8) if is_kill else ("#27ae60", top + height + 44)
             parts.append(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + height}" stroke="{colour}"/>'
             )
-            parts.append(
-                f'<text x="{x:.1f}" y="{top - 6}" fill="{colour}" font-size="10" '
-                f'transform="rotate(-35 {x:.1f} {top - 6})">{text}</text>'
-            )
+            parts.append(f'<text x="{x:.1f}" y="{y}" fill="{colour}" font-size="11">{text}</text>')
         parts.append(f'<polyline points="{line}" fill="none" stroke="#2c3e50" stroke-width="2"/>')
         for tenth in range(0, 11, 2):
             moment = end * tenth / 10
