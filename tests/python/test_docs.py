@@ -2,7 +2,7 @@
 
 A block that is marked ``python`` is a whole program. It runs in a process of its own, or in two if it is marked
 ``python peers=2``, with a master in place of 127.0.0.1:48148. ``python ranks=3`` are three processes with the variables
-that torchrun sets; ``killed=2`` behind that means that rank 2 ends by SIGKILL. A block ``text prints`` behind a program
+that torchrun sets; ``killed=2`` behind that means that rank 2 ends by SIGKILL; ``torch>=2.15`` that older ones cannot run it. A block ``text prints`` behind a program
 is what each process prints. Fragments that cannot run are marked ``py-fragment``.
 """
 
@@ -108,6 +108,11 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
 ) -> None:
     for module in program.needs:
         pytest.importorskip(module)
+    needed = re.search(r"\btorch>=(\d+)\.(\d+)", program.info)
+    if needed is not None:
+        version = pytest.importorskip("torch").__version__
+        if [int(part) for part in version.split(".")[:2]] < [int(needed[1]), int(needed[2])]:
+            pytest.skip(f"torch {version} is too old")
     # Programs that set variables before they import torch need an interpreter that has not.
     sets_variables = re.search(r"os\.environ\[\"\w+\"\] = ", program.text)
     is_forked = "torch" in program.needs and not sets_variables and not program.tools

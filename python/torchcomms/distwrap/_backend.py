@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from torchcomms import _registry
 from torchcomms._c10d_backend import BackendWrapper
@@ -80,6 +81,11 @@ def _devices() -> list[str]:
 
 def registered(backends: dict[str, str]) -> str:
     """The backends in the words of torch.distributed, registered there."""
+    if len(backends) > 1 and not issubclass(GuardedBackend, Backend):
+        raise RuntimeError(
+            f"unsupported by torch {torch.__version__}: communicators for several types of devices in one group, "
+            f"{' and '.join(backends)}; name one, as in 'cuda:ringfold', or use torch 2.14 or later"
+        )
     is_alone = len(backends) == 1
     pairs = []
     for device, name in backends.items():

@@ -124,7 +124,7 @@ def backend_for(
             "use_torchcomms=True)"
         )
     backend = backend_of(group, device)
-    if not isinstance(backend, GuardedBackend):
+    if not isinstance(backend, GuardedBackend) or device not in (None, backend.get_comm().get_device().type):
         raise RuntimeError(f"invalid device {device!r} in {function}: the group has no communicator for it")
     return backend
 

@@ -13,6 +13,7 @@ import torchcomms
 from ranks import Ranks
 from torchcomms import ReduceOp, objcol
 from torchcomms.hooks.fr import FlightRecorderHook
+from versions import VERSION
 
 c10d = torch._C._distributed_c10d
 
@@ -52,13 +53,21 @@ def serve() -> tuple[Any, Any]:
 
 
 def _database(traces: list[Any]) -> Any:
-    """What the pages of the server show; None if its packages are missing."""
+    """What the pages of the server show; None if its packages are missing, or torch cannot read these traces."""
     try:
         from torch.distributed.debug._debug_handlers import FlightRecorderHandler
     except ImportError:
         return None
-    responses: Any = [SimpleNamespace(status_code=200, json=lambda trace=trace: trace) for trace in traces]
-    database = FlightRecorderHandler._build_db(["a", "b"], responses)
+    # Older versions of torch ask the response itself for its status.
+    status = {"status_code": 200, "raise_for_status": lambda: None}
+    responses: Any = [SimpleNamespace(**status, json=lambda trace=trace: trace) for trace in traces]
+    try:
+        database = FlightRecorderHandler._build_db(["a", "b"], responses)
+    except AssertionError:
+        if VERSION >= (2, 15):
+            raise
+        # Older ones know the names of NCCL's collectives alone.
+        return None
     return [len(database.groups), len(database.collectives), len(database.ncclcalls)]
 
 

@@ -16,7 +16,7 @@ from ranks import Ranks
 from test_distwrap import MODES, _done
 from torchcomms import distwrap as dist
 from torchcomms.distwrap._backend import backends_by_device
-from versions import VERSION
+from versions import VERSION, mixes_devices
 
 
 def _sum(group: Any = None) -> float:
@@ -237,6 +237,7 @@ def be_alone(backend: str) -> list[Any]:
         dist.destroy_process_group()
 
 
+@mixes_devices
 def test_each_type_of_device_has_a_communicator(ranks: Ranks) -> None:
     (seen,) = ranks.run(1, be_alone, "cpu:gloo,cuda:nccl")
     assert seen == [["cpu", "cuda"], ["gloo", "nccl"], ["cpu", "cuda"], "cpu:gloo,cuda:nccl"]

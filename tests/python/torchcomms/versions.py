@@ -29,6 +29,10 @@ trains_by_the_switch = pytest.mark.skipif(
     VERSION < (2, 14),
     reason=f"with TORCH_DISTRIBUTED_USE_TORCHCOMMS, DDP of {THIS} asks a group named gloo for torch's own gloo",
 )
+mixes_devices = pytest.mark.skipif(
+    VERSION < (2, 14), reason=f"{THIS} takes one backend in Python for a whole group"
+)
+exchanges_lists = pytest.mark.skipif(VERSION < (2, 14), reason=f"gloo of {THIS} has no all_to_all")
 reads_lists = pytest.mark.skipif(
     VERSION < (2, 15),
     reason=f"the analyser of {THIS} looks only at the first tensor of a list, and takes other sizes for mistakes",

@@ -53,7 +53,7 @@ class Batches:
             # Another batch takes the place of none; it has no weight.
             if self._last is None:
                 self._last = self._any_batch()
-            return Drawn(self._last, assigned, float(len(ours)), 0.0)
+            return Drawn(self._last, assigned, float(len(ours)), 0.0 if ours else 1.0)
         place = (world.batch_sizes, world.slot)
         if self._iterator is None or place != self._world:
             self._restart(place)

@@ -10,6 +10,7 @@ import torch.distributed as plain
 from ranks import Ranks
 from test_device_collectives import DEADLINE, TIMEOUT, limit
 from torchcomms import distwrap as dist
+from versions import mixes_devices
 
 KIND = "cuda"
 
@@ -53,13 +54,14 @@ def use_both_kinds(backend: str) -> None:
     dist.destroy_process_group()
 
 
+@mixes_devices
 @pytest.mark.parametrize("backend", ["cpu:gloo,cuda:nccl", "ringfold"])
 def test_each_tensor_goes_to_the_communicator_of_its_device(ranks: Ranks, backend: str) -> None:
     ranks.run(2, use_both_kinds, backend, deadline=DEADLINE)
 
 
 def use_extensions() -> None:
-    device = begin("cpu:gloo,cuda:ringfold")
+    device = begin("cuda:ringfold")
     rank, size = dist.get_rank(), dist.get_world_size()
     data = torch.randn(size * 5000, device=device)
     exact, got = torch.zeros(5000, device=device), torch.zeros(5000, device=device)
@@ -107,7 +109,7 @@ def test_windows_quantized_sums_and_pools(ranks: Ranks) -> None:
 
 
 def sum_sparse_tensors() -> None:
-    device = begin("ringfold")
+    device = begin("cuda:ringfold")
     rank, size = dist.get_rank(), dist.get_world_size()
     sparse = torch.sparse_coo_tensor([[rank, 3]], [1.0, 2.0], (4,), device=device, check_invariants=False)
     dist.all_reduce(sparse)
