@@ -17,6 +17,7 @@ import threading
 import time
 
 REPLICAS = 3
+START_SECONDS = 300
 
 
 def replica(address: str, name: str) -> None:
@@ -139,6 +140,11 @@ def main() -> None:
         try:
             for number in range(REPLICAS):
                 start(f"replica-{number}")
+            patience = time.monotonic() + START_SECONDS
+            while len(picture.events) < REPLICAS:
+                if time.monotonic() > patience:
+                    sys.exit(f"{len(picture.events)} of {REPLICAS} replicas have joined in {START_SECONDS} s")
+                time.sleep(0.1)
             end = time.monotonic() + arguments.seconds
             number = REPLICAS
             while time.monotonic() + arguments.kill_every < end:

@@ -213,7 +213,7 @@ def test_a_picture_of_the_loss_shows_kills_and_joins(spawn: Spawn, tmp_path: Pat
     pytest.importorskip("torch")
     output = tmp_path / "loss.svg"
     words = ("--seconds", 30, "--kill-every", 3, "--output", output)
-    printed = spawn(EXAMPLES / "loss_with_kills.py", *words).succeed(SECONDS)
+    printed = spawn(EXAMPLES / "loss_with_kills.py", *words).succeed(5 * SECONDS)
     kills, joins = printed.count("kill -9"), printed.count("joined: ")
     assert kills > 0 and joins > 3
     root = ElementTree.parse(output).getroot()
