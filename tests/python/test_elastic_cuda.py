@@ -12,7 +12,7 @@ from peers import DEADLINE
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.skipif(
-    not (pccl.cuda.is_available() and torch.cuda.is_available()), reason="there is no CUDA device here"
+    not (pccl.cuda.is_available() and torch.cuda.is_available()), reason="needs a CUDA device"
 )
 
 RANK = """

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from ringfold.torch.elastic.agreement import Claim, Standing, agree
 from ringfold.torch.elastic.batches import Batches
 from ringfold.torch.elastic.ledger import SampleLedger
 from ringfold.torch.elastic.sampler import Sampler
@@ -142,3 +143,17 @@ def test_a_batch_sampler_that_drops_samples_is_refused() -> None:
     loader = DataLoader(cast(Any, data), batch_sampler=BatchSampler(sampler, 3, drop_last=True))
     with pytest.raises(ValueError, match="drop_last=False"):
         Batches(loader)
+
+
+def test_the_state_of_the_run_wins_over_newer_checkpoints() -> None:
+    def claim(replica: int, standing: Standing, step: int, batch_size: int = 4) -> Claim:
+        return Claim(replica, standing, step, 0, batch_size, 10)
+
+    new, restored, member = Standing.NEW, Standing.RESTORED, Standing.MEMBER
+    agreement = agree([claim(1, restored, 90), claim(2, member, 50), claim(3, member, 50), claim(4, new, 0)])
+    assert (agreement.source, agreement.step) == (1, 50)
+    assert agreement.behind == (True, False, False, True)
+    # Checkpoints of one step may be of different runs.
+    assert agree([claim(1, restored, 90), claim(2, restored, 90)]).behind == (False, True)
+    with pytest.raises(ValueError, match="replica 1: step 5, batches of 0 samples"):
+        agree([claim(1, member, 5), claim(2, member, 5, batch_size=0)])

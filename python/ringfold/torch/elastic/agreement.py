@@ -69,6 +69,11 @@ class Agreement:
 
 def agree(claims: Sequence[Claim]) -> Agreement:
     """Decides. The state of the run wins; without any, the newest checkpoint; without any, the state of the first replica."""
+    for number, claim in enumerate(claims):
+        if claim.step < 0 or claim.batch_size < 1:
+            raise ValueError(
+                f"invalid claim of replica {number}: step {claim.step}, batches of {claim.batch_size} samples"
+            )
     worth = [(claim.standing, claim.step) for claim in claims]
     newest = max(worth)
     source = worth.index(newest)
