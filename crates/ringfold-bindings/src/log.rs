@@ -1,14 +1,53 @@
-//! The log on standard error, and the variables that set its level.
+//! The log on standard error, and the variables that set its level and format.
 
+mod json;
+
+use json::{JsonLayer, RecorderLayer};
 use std::str::FromStr;
 use std::sync::Once;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::Layered;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Registry, fmt};
 
 /// A level, or a filter such as `warn,ringfold=debug`. It has priority over [`PCCL_LOG_LEVEL`].
 pub const RINGFOLD_LOG: &str = "RINGFOLD_LOG";
 /// A level; the variable that `pccl.h` documents.
 pub const PCCL_LOG_LEVEL: &str = "PCCL_LOG_LEVEL";
+
+/// The format: `text` or `json`.
+pub const RINGFOLD_LOG_FORMAT: &str = "RINGFOLD_LOG_FORMAT";
+
+/// The format of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One object of JSON per line, for programs. `docs/events.md` lists its fields.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("unknown log format {text:?}: use text or json")),
+        }
+    }
+}
+
+/// The settings of the log. What is missing is taken from the variables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogOptions {
+    /// The least severe level.
+    pub level: Option<LogLevel>,
+    /// The format.
+    pub format: Option<LogFormat>,
+}
 
 /// The least severe level that is logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,27 +77,51 @@ impl FromStr for LogLevel {
 /// Starts logging by the variables, once per process; for libraries.
 pub fn start_once() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| start(None));
+    ONCE.call_once(|| start(LogOptions::default()));
 }
 
-/// Starts logging, unless the process has installed a log itself. The argument has priority over the variables.
-pub fn start(level: Option<LogLevel>) {
-    let (filter, warning) = match level {
+/// Starts logging, unless the process has installed a log itself. The options have priority over the variables.
+pub fn start(options: LogOptions) {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (filter, warning) = match options.level {
         Some(LogLevel(level)) => (Targets::new().with_default(level), None),
-        None => read_filter(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
+        None => read_filter(variable),
     };
-    // It fails only if a log was started before.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
-        .with_writer(std::io::stderr)
-        // A closed standard error must not end the process.
-        .log_internal_errors(false)
-        .finish()
-        .with(filter)
-        .try_init();
-    if let Some(warning) = warning {
+    let (format, wrong_format) = match (options.format, variable(RINGFOLD_LOG_FORMAT)) {
+        (Some(format), _) => (format, None),
+        (None, None) => (LogFormat::default(), None),
+        (None, Some(text)) => match text.parse() {
+            Ok(format) => (format, None),
+            Err(error) => (LogFormat::Text, Some(format!("ignored invalid {RINGFOLD_LOG_FORMAT}: {error}"))),
+        },
+    };
+    match format {
+        LogFormat::Text => {
+            // A closed standard error must not end the process.
+            let text = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+            install(tracing_subscriber::registry().with(text.with_filter(filter)));
+        }
+        LogFormat::Json => install(tracing_subscriber::registry().with(JsonLayer.with_filter(filter))),
+    }
+    for warning in [warning, wrong_format].into_iter().flatten() {
         tracing::warn!("{warning}");
     }
+}
+
+/// Installs the log, and records it if there is a flight recorder.
+fn install<L>(log: Layered<L, Registry>)
+where
+    Layered<L, Registry>:
+        tracing::Subscriber + Send + Sync + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    // It fails only if a log was started before.
+    let _ = if ringfold::journal::is_recording() {
+        // What is not typed is recorded as well, also if it is not logged.
+        let ours = Targets::new().with_target("ringfold", LevelFilter::INFO);
+        log.with(RecorderLayer.with_filter(ours)).try_init()
+    } else {
+        log.try_init()
+    };
 }
 
 /// The filter of the variables, and a warning about an invalid variable. An invalid one leaves warnings on.

@@ -11,7 +11,7 @@ use crate::master::MasterArguments;
 use crate::relay::RelayArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use ringfold_bindings::log;
+use ringfold_bindings::log::{self, LogOptions};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -80,7 +80,7 @@ pub fn named(name: &str, arguments: Vec<OsString>, invocation: &Invocation) -> O
 pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
     run("ringfold", arguments, |Ringfold { command }| {
         if !matches!(command, RingfoldCommand::Master(_) | RingfoldCommand::Relay(_)) {
-            log::start(None);
+            log::start(LogOptions::default());
         }
         match command {
             RingfoldCommand::Master(master) => master.run(),

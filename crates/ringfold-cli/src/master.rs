@@ -6,7 +6,6 @@ use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringfold::{JoinToken, MASTER_PORT, Master, RELAY_PORT, Recover, TuningFile};
-use ringfold_bindings::log::{self, LogLevel};
 use ringfold_bindings::masters;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,9 +47,8 @@ pub struct MasterArguments {
     /// The file with the tuning of all peers, written by `ringfold bench --tune`
     #[arg(long, value_name = "PATH")]
     tuning: Option<PathBuf>,
-    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
-    #[arg(long, value_name = "LEVEL")]
-    log: Option<LogLevel>,
+    #[command(flatten)]
+    journal: serving::JournalArguments,
     /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
     /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
     #[arg(long, value_name = "SECONDS")]
@@ -75,7 +73,7 @@ pub struct MasterArguments {
 impl MasterArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        log::start(self.log);
+        self.journal.start();
         serving::raise_descriptor_limit();
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;

@@ -6,7 +6,6 @@ use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringfold::{JoinToken, RELAY_PORT, Relay};
-use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +20,8 @@ pub struct RelayArguments {
     /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
-    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]; info logs
-    /// each pair
-    #[arg(long, value_name = "LEVEL")]
-    log: Option<LogLevel>,
+    #[command(flatten)]
+    journal: serving::JournalArguments,
     /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
     /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
     #[arg(long, value_name = "SECONDS")]
@@ -40,7 +37,7 @@ pub const LISTENING: &str = "relay listening on ";
 impl RelayArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        log::start(self.log);
+        self.journal.start();
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
         let relay = Arc::new(self.start(token)?);

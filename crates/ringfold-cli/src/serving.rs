@@ -3,7 +3,8 @@
 use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use ringfold::{JoinToken, TlsFiles};
+use ringfold::{JoinToken, TlsFiles, journal};
+use ringfold_bindings::log::{self, LogFormat, LogLevel, LogOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +16,31 @@ pub(crate) fn join_token(file: Option<&Path>) -> Result<Option<JoinToken>> {
     match file {
         Some(path) => Ok(Some(JoinToken::from_file(path)?)),
         None => ringfold_bindings::join_token::read_environment().map_err(|failure| anyhow!(failure.text)),
+    }
+}
+
+/// Where events go.
+#[derive(Args, Debug, Default)]
+pub(crate) struct JournalArguments {
+    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<LogLevel>,
+    /// The format of the log: text, or json with one object per line [default: RINGFOLD_LOG_FORMAT, or text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// The directory of the flight recorder: a file with the last events of this process, which can be read after a crash
+    /// with `ringfold replay` [default: RINGFOLD_FLIGHT_DIR, or no recorder]
+    #[arg(long, value_name = "DIR")]
+    flight_dir: Option<PathBuf>,
+}
+
+impl JournalArguments {
+    /// Starts the log and the recorder.
+    pub(crate) fn start(&self) {
+        if let Some(directory) = &self.flight_dir {
+            journal::set_flight_dir(directory);
+        }
+        log::start(LogOptions { level: self.log, format: self.log_format });
     }
 }
 

@@ -3,6 +3,12 @@
 use ringfold_proto::time::Time;
 use std::time::Instant;
 
+/// The time since this host was started: the same in all its processes.
+pub fn since_boot() -> core::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    core::time::Duration::try_from(time).unwrap_or_default()
+}
+
 /// A clock that never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

@@ -12,6 +12,7 @@ pub mod clock;
 mod closing;
 pub mod connection;
 pub mod dialer;
+pub mod flight_file;
 mod futex;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -14,6 +14,7 @@ use core::time::Duration;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::event::LinkTransport;
 use ringfold_proto::link_message::LinkMessage;
 use std::io;
 
@@ -50,6 +51,15 @@ impl Link {
     /// Whether it uses shared memory.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
+    }
+
+    /// How data gets to the other end. A link through a relay does not know of it.
+    pub fn transport(&self) -> LinkTransport {
+        match self {
+            Self::Shared(_) => LinkTransport::SharedMemory,
+            Self::Streams(link) if link.is_quic() => LinkTransport::Quic,
+            Self::Streams(_) => LinkTransport::Tcp,
+        }
     }
 
     /// Whether both ends are on this host, as far as their addresses show.

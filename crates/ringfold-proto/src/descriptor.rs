@@ -35,6 +35,30 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// A number for each collective, whatever its ranks.
+    pub fn number(self) -> u64 {
+        self.table_row().0
+    }
+
+    /// The name of the collective with this number, without its ranks; none if there is none.
+    pub fn name_of(number: u64) -> Option<&'static str> {
+        let root = Rank(0);
+        let all = [
+            Self::AllReduce,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::Broadcast { root },
+            Self::Barrier,
+            Self::Reduce { root },
+            Self::Gather { root },
+            Self::Scatter { root },
+            Self::AllToAll,
+            Self::Transfer { from: root, to: root },
+        ];
+        let name = all.into_iter().find(|collective| collective.number() == number)?.table_row().1;
+        Some(name.split(' ').next().unwrap_or(name))
+    }
+
     /// The number in fingerprints, the name in texts, and the root.
     fn table_row(self) -> (u64, &'static str, Option<Rank>) {
         match self {

@@ -1,4 +1,13 @@
-//! Decisions of the master, for logs and the simulator.
+//! What the master decides and what peers see happen, for logs, recorders, metrics and the simulator.
+//!
+//! Each event has a stable name, a level, a text, and fields with stable names (`Serialize`): `docs/events.md` lists them.
+
+mod fields;
+mod peer;
+mod tally;
+
+pub use peer::{LinkTransport, PeerEvent};
+pub use tally::OpTally;
 
 use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, WaitWarning};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision, Term};
@@ -6,11 +15,117 @@ use crate::limits::NAMES_IN_ERROR_MAX;
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
 use core::time::Duration;
+use std::net::SocketAddr;
 
-/// A decision of the master.
+/// How much an event matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// The normal course of a run.
+    Debug,
+    /// A change of the run.
+    Info,
+    /// Something that may need attention.
+    Warn,
+    /// A defect.
+    Error,
+}
+
+impl Level {
+    /// All levels, the least severe first.
+    pub const ALL: [Self; 4] = [Self::Debug, Self::Info, Self::Warn, Self::Error];
+
+    /// The name in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// The names and the usual levels of an enum's events.
+macro_rules! event_names {
+    ($type:ident: $($variant:ident $name:literal $level:ident,)*) => {
+        impl $type {
+            /// The stable names of all kinds of events.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// The stable name of its kind.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $name),* }
+            }
+
+            fn usual_level(&self) -> Level {
+                match self { $(Self::$variant { .. } => Level::$level),* }
+            }
+        }
+    };
+}
+use event_names;
+
+event_names! { Event:
+    Listening "listening" Info,
+    Registered "registered" Info,
+    JoinRejected "join_rejected" Warn,
+    Accepted "accepted" Info,
+    ReplicaIncomplete "replica_incomplete" Warn,
+    Departed "departed" Warn,
+    Suspected "suspected" Info,
+    Reconnected "reconnected" Info,
+    EpochProposed "epoch_proposed" Debug,
+    EpochOpened "epoch_opened" Info,
+    EdgeDistrusted "edge_distrusted" Warn,
+    TourRequested "tour_requested" Debug,
+    TourFound "tour_found" Debug,
+    Replanned "replanned" Info,
+    OpDecided "op_decided" Debug,
+    OutOfStep "out_of_step" Warn,
+    RoundDecided "round_decided" Debug,
+    RoundFailed "round_failed" Debug,
+    StillWaiting "still_waiting" Warn,
+    ProbeAssigned "probe_assigned" Debug,
+    Probed "probed" Debug,
+    StateElected "state_elected" Debug,
+    StateRejected "state_rejected" Warn,
+    RunEnded "run_ended" Info,
+    AwaitsReturn "awaits_return" Warn,
+    Recovered "recovered" Warn,
+    RevisionReset "revision_reset" Warn,
+    RestoreBegan "restore_began" Info,
+    Returned "returned" Info,
+    RestoreEnded "restore_ended" Info,
+    EpochKept "epoch_kept" Info,
+    Demoted "demoted" Info,
+    Stands "stands" Info,
+    Leads "leads" Info,
+    SteppedDown "stepped_down" Warn,
+    Follows "follows" Info,
+    Leaderless "leaderless" Warn,
+    MasterHere "master_here" Info,
+    MasterGone "master_gone" Warn,
+    ListsDiffer "lists_differ" Warn,
+    NoMajority "no_majority" Warn,
+    Ended "ended" Info,
+}
+
+impl Event {
+    /// How much it matters.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::Departed(_, Departure::Left) => Level::Info,
+            _ => self.usual_level(),
+        }
+    }
+}
+
+/// An event of the master: a decision of its machine, or its start and end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Event {
+    /// The master accepts connections at these addresses.
+    Listening(Vec<SocketAddr>),
     Registered(PeerName),
     JoinRejected(PeerName, JoinRejection),
     Accepted(PeerName, GroupId),
@@ -100,6 +215,8 @@ pub enum Event {
         blank: usize,
         missing: Vec<u16>,
     },
+    /// The master was interrupted.
+    Ended,
 }
 
 /// Why a master does not lead any more.
@@ -118,6 +235,8 @@ pub enum StepDown {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Listening(addresses) => write!(f, "the master is listening on {}", list(addresses)),
+            Self::Ended => write!(f, "the master ends: it was interrupted"),
             Self::Registered(who) => write!(f, "{who} is registered"),
             Self::JoinRejected(who, why) => write!(f, "rejected {who}: {why}"),
             Self::Accepted(who, group) => write!(f, "{who} is accepted into {group}"),
@@ -128,7 +247,7 @@ impl fmt::Display for Event {
             Self::Departed(who, how) => write!(f, "{who} {how}"),
             Self::Suspected(who) => write!(f, "the connection of {who} ended: it may resume"),
             Self::Reconnected(who) => write!(f, "{who} reconnected"),
-            Self::EpochProposed(epoch, ring) => write!(f, "{epoch} is proposed, ring {}", names(ring)),
+            Self::EpochProposed(epoch, ring) => write!(f, "{epoch} is proposed, ring {}", list(ring)),
             Self::EpochOpened(epoch, missing) => {
                 write!(f, "{epoch} is open ({missing} pairs without a link)")
             }
@@ -284,6 +403,6 @@ fn write_names<'a>(
     if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
 }
 
-fn names(list: &[PeerName]) -> String {
-    list.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(", ")
+fn list(items: &[impl fmt::Display]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -14,19 +14,20 @@ mod syncs;
 
 pub use failure::{Failure, FailureKind};
 
-use crate::cause::WaitWarning;
+use crate::cause::{PeerName, WaitWarning};
 use crate::charter::VoterRecord;
 use crate::claim::Signature;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member, RelayAddress};
+use crate::event::PeerEvent;
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
-use crate::message::{Join, Numbered, Replica, RoundNumbers, ToMaster, ToPeer};
+use crate::message::{Join, Numbered, Phase, Replica, RoundNumbers, ToMaster, ToPeer};
 use crate::network::{Measurement, Network};
 use crate::session::Session;
 use crate::shared_state::Assignment;
 use crate::time::Time;
 use crate::timing::Timing;
-use calls::Call;
+use calls::{Call, CallKind};
 use epochs::{LinkState, OpenEpoch, ProposedEpoch};
 use master_connection::MasterConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -103,6 +104,8 @@ pub enum PeerAction {
     Sync { call: CallId, number: u64, assignment: Assignment },
     /// Log that a call waits for other peers.
     StillWaiting(WaitWarning),
+    /// Report a change of the membership.
+    Notify(Box<PeerEvent>),
     /// A call has ended. Nothing touches its buffers any more.
     Complete { call: CallId, result: Result<Completion, Failure> },
 }
@@ -235,6 +238,24 @@ impl Peer {
         }
     }
 
+    /// A member of the proposed or the open epoch, for logs.
+    pub fn name_of(&self, peer: PeerId) -> PeerName {
+        let proposed = self.proposal.as_ref().map(|proposal| &proposal.description);
+        let known = proposed.into_iter().chain(self.open.as_ref().map(|open| &open.description));
+        let mut members = known.flat_map(|description| description.members.iter());
+        members
+            .find(|member| member.peer == peer)
+            .map_or_else(|| PeerName { peer, name: peer.short() }, Member::peer_name)
+    }
+
+    /// The phase that a call votes in, until it has ended.
+    pub fn phase_of(&self, call: CallId) -> Option<Phase> {
+        match &self.calls.get(&call)?.kind {
+            CallKind::Vote { request, .. } => Some(request.phase()),
+            CallKind::Connect | CallKind::Reduce(_) => None,
+        }
+    }
+
     /// The open epoch, if any.
     pub fn epoch(&self) -> Option<&EpochDescription> {
         self.open.as_ref().filter(|o| !o.ended).map(|o| &o.description)
@@ -350,6 +371,10 @@ impl Peer {
         }
     }
 
+    fn notify(&mut self, event: PeerEvent) {
+        self.actions.push_back(PeerAction::Notify(Box::new(event)));
+    }
+
     fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
         if self.calls.remove(&call).is_some() {
             self.actions.push_back(PeerAction::Complete { call, result });
@@ -364,6 +389,12 @@ impl Peer {
         self.stage = MembershipStage::Ended(why.clone());
         self.can_send = false;
         self.close_stale(0);
+        let is_leaving = why == Failure::Left;
+        self.notify(if is_leaving {
+            PeerEvent::Left
+        } else {
+            PeerEvent::MembershipEnded { why: why.clone() }
+        });
         if let MasterConnection::Up { conn, .. } =
             core::mem::replace(&mut self.master, MasterConnection::Down { redial_at: None })
         {
@@ -373,7 +404,9 @@ impl Peer {
             self.fail_call(call, why.clone());
         }
         if let Some(open) = self.open.take().filter(|o| !o.ended) {
-            self.actions.push_back(PeerAction::CloseEpoch(open.description.id));
+            let epoch = open.description.id;
+            self.actions.push_back(PeerAction::CloseEpoch(epoch));
+            self.notify(PeerEvent::EpochClosed { epoch, cause: None });
         }
         self.proposal = None;
         for peer in core::mem::take(&mut self.links).into_keys() {

@@ -143,6 +143,11 @@ impl Board {
         self.member.set_cancellable(is_cancellable);
     }
 
+    /// How often this rank has slept in a wait so far.
+    pub fn sleeps(&self) -> u64 {
+        self.member.sleeps()
+    }
+
     /// Leaves the board: ranks that wait for this one fail.
     pub fn leave(&self) {
         self.member.leave();

@@ -26,6 +26,7 @@ use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::event::LinkTransport;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Tag};
 use ringfold_proto::link_message::{DeviceStage, LinkMessage};
@@ -93,9 +94,9 @@ pub(crate) enum PlaneEvent {
     /// The memory of the operation is no longer accessed.
     Released { op: OpId, buffers: HostBuffers },
     /// A link was made.
-    LinkUp { peer: PeerId },
+    LinkUp { peer: PeerId, transport: LinkTransport },
     /// No link could be made.
-    NoLink { peer: PeerId },
+    NoLink { peer: PeerId, why: String },
     /// A member connected for another purpose than data.
     Visitor { peer: PeerId, purpose: Purpose, connection: BlockingConnection },
     /// A peer runs another operation under the same id.
@@ -290,13 +291,12 @@ impl DataPlane {
     fn next_of_mesh(&mut self, now: Time) -> Option<PlaneEvent> {
         Some(match self.mesh.next_event()? {
             MeshEvent::Up(peer, link) => {
+                let is_relayed = self.mesh.is_relayed(peer);
+                let transport = if is_relayed { LinkTransport::Relay } else { link.transport() };
                 self.link_up(now, peer, link);
-                PlaneEvent::LinkUp { peer }
+                PlaneEvent::LinkUp { peer, transport }
             }
-            MeshEvent::Failed(peer, why) => {
-                tracing::warn!(peer = peer.short(), why, "failed to make a link");
-                PlaneEvent::NoLink { peer }
-            }
+            MeshEvent::Failed(peer, why) => PlaneEvent::NoLink { peer, why },
             MeshEvent::Visitor { peer, purpose, connection } => {
                 PlaneEvent::Visitor { peer, purpose, connection }
             }
@@ -304,7 +304,6 @@ impl DataPlane {
     }
 
     fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
-        tracing::debug!(peer = peer.short(), shared = link.is_shared(), "made a link");
         self.medium.add(peer, link);
         self.executor.handle_link_up(now, peer);
         // Arrivals may have been read with the handshake, or be in shared memory.

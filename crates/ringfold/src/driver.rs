@@ -5,6 +5,7 @@
 mod device_ops;
 mod device_path;
 mod directory;
+mod events;
 mod measured_links;
 mod staged_path;
 mod worker_report;
@@ -23,6 +24,7 @@ use crate::uplink::{MasterSearch, Uplink, UplinkEvent};
 use crate::workspace::FinalRanges;
 use crate::{Error, limits};
 use device_ops::DeviceOps;
+use events::DriverJournal;
 use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
@@ -34,9 +36,10 @@ use ringfold_fabric::reactor::{Drive, Expected, Outcomes};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::{Attributes, Member};
+use ringfold_proto::event::PeerEvent;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::{Features, Purpose};
-use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
+use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::SyncOffer;
 use ringfold_proto::time::Time;
@@ -68,6 +71,7 @@ pub(crate) struct Driver {
     exchange_pool: Arc<ExchangePool>,
     /// Whether a stage of an operation in device memory may have been reached since the last report.
     has_device_news: bool,
+    journal: DriverJournal,
 }
 
 /// A collective that has not ended.
@@ -78,6 +82,11 @@ struct Reduction {
     /// Where it reports which parts of its result are final, for a thread that waits for them.
     finals: Option<Arc<FinalRanges>>,
     info: ReduceInfo,
+    /// For the journal: the call, when it was made, and the operation that it became.
+    tag: Tag,
+    descriptor: Descriptor,
+    began: Time,
+    op: Option<OpId>,
 }
 
 /// Where the buffers of a collective are.
@@ -114,6 +123,7 @@ impl Driver {
         uplink: Uplink,
         reports: WorkerReports,
     ) -> Self {
+        let journal = DriverJournal::new(&config.join.name);
         let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone(), mesh.visit_dialer()));
         Self {
             clock: Clock::start(),
@@ -134,6 +144,7 @@ impl Driver {
             device_ops: DeviceOps::default(),
             exchange_pool: Arc::default(),
             has_device_news: false,
+            journal,
         }
     }
 
@@ -144,6 +155,7 @@ impl Driver {
     ) -> Result<CallId, Error> {
         let now = self.clock.now();
         let call = make(&mut self.machine, now)?;
+        self.note_vote(now, call);
         self.pump(now);
         Ok(call)
     }
@@ -161,7 +173,9 @@ impl Driver {
         let call = self.machine.collective(now, tag, descriptor)?;
         let buffers = buffers.map_or(Held::Coming(None), Held::Here);
         let info = ReduceInfo::default();
-        self.reductions.insert(call, Reduction { buffers, feedback, finals: None, info });
+        let reduction =
+            Reduction { buffers, feedback, finals: None, info, tag, descriptor, began: now, op: None };
+        self.reductions.insert(call, reduction);
         // The machine may ask for its start from here on.
         self.pump(now);
         Ok(call)
@@ -190,6 +204,7 @@ impl Driver {
         transfer: Transfer,
     ) -> Result<CallId, Box<(Error, Transfer)>> {
         let now = self.clock.now();
+        let began = PeerEvent::SyncBegan { revision: offer.revision, entries: offer.entries.len() };
         let started = match company {
             SyncCompany::Alone => self.machine.sync_shared_state(now, None, offer),
             SyncCompany::Collectives if self.uplink.supports(Features::SYNC_BESIDE) => {
@@ -202,6 +217,7 @@ impl Driver {
         match started {
             Ok(call) => {
                 self.syncing = Some((call, transfer));
+                self.journal.begin_sync(now, began);
                 self.pump(now);
                 Ok(call)
             }
@@ -265,6 +281,9 @@ impl Driver {
             self.machine.handle_timeout(now);
         }
         self.plane.handle_time(now);
+        if let Some((_, transfer)) = &self.syncing {
+            self.journal.watch_sync(now, transfer);
+        }
     }
 
     fn hear_master(&mut self, now: Time) {
@@ -277,18 +296,21 @@ impl Driver {
                     self.plane.mesh().set_run(run);
                     self.directory.set_run(run);
                     self.machine.note_masters(self.uplink.troubles());
+                    self.journal.post(PeerEvent::MasterConnected { master: self.uplink.master() });
                     self.machine.handle_connected(now, conn);
                 }
                 UplinkEvent::DialFailed { why, retryable } => {
                     self.machine.handle_dial_failed(now, &why, retryable);
                 }
                 UplinkEvent::Message(conn, message) => self.machine.handle_message(now, conn, *message),
-                UplinkEvent::Lost(conn) => {
-                    tracing::warn!("the connection to the master is lost");
-                    self.machine.handle_lost(now, conn);
-                }
+                UplinkEvent::Lost(conn) => self.lose_master(now, conn),
             }
         }
+    }
+
+    fn lose_master(&mut self, now: Time, conn: ConnId) {
+        self.journal.post(PeerEvent::MasterLost { master: self.uplink.master() });
+        self.machine.handle_lost(now, conn);
     }
 
     /// Notes why masters could not be used, and warns if none is active for a while.
@@ -297,7 +319,7 @@ impl Driver {
         if let Some(time) = self.search.dialled(now)
             && !troubles.is_empty()
         {
-            tracing::warn!("no active master for {} s: {troubles}", time.as_secs());
+            self.journal.post(PeerEvent::NoActiveMaster { waited: time, known: troubles.clone() });
         }
         self.machine.note_masters(troubles);
     }
@@ -347,7 +369,7 @@ impl Driver {
 
     fn lose_link(&mut self, now: Time, peer: PeerId, why: &str) {
         if self.plane.unlink(peer) {
-            tracing::debug!(peer = peer.short(), why, "a link is lost");
+            self.note_lost_link(peer, why.to_owned());
             self.machine.handle_link_lost(now, peer);
         }
     }
@@ -373,7 +395,7 @@ impl Driver {
     fn hear_loss(&mut self, now: Time) -> bool {
         let Some(event) = self.uplink.next_event() else { return false };
         if let UplinkEvent::Lost(conn) = event {
-            self.machine.handle_lost(now, conn);
+            self.lose_master(now, conn);
         }
         true
     }
@@ -401,26 +423,31 @@ impl Driver {
                 self.machine.handle_op_released(op);
                 self.report_links();
             }
-            PlaneEvent::LinkUp { peer } => {
+            PlaneEvent::LinkUp { peer, transport } => {
+                self.journal.post(PeerEvent::LinkUp { peer: self.machine.name_of(peer), transport });
                 self.measured.forget(peer);
                 self.report_links();
                 self.directory.set_relayed(peer, self.plane.mesh().is_relayed(peer));
                 self.machine.handle_link_up(peer);
             }
-            PlaneEvent::NoLink { peer } => self.machine.handle_link_failed(peer),
+            PlaneEvent::NoLink { peer, why } => {
+                self.journal.post(PeerEvent::LinkFailed { peer: self.machine.name_of(peer), why });
+                self.machine.handle_link_failed(peer);
+            }
             PlaneEvent::Visitor { peer, purpose, connection } => {
                 self.receive(peer, purpose, connection);
             }
             PlaneEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
             PlaneEvent::Stalled { peer, direction } => {
-                tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
+                let name = self.machine.name_of(peer);
+                self.journal.post(PeerEvent::LinkStalled { peer: name, direction, is_reported: true });
                 self.machine.handle_link_stalled(peer, direction);
             }
             // Only groups of fixed ranks send these.
             PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
             PlaneEvent::Device { peer, op, stage } => self.hear_stage(peer, op, stage),
             PlaneEvent::LinkLost { peer, why } => {
-                tracing::debug!(peer = peer.short(), why, "a link is given up");
+                self.note_lost_link(peer, why);
                 self.machine.handle_link_lost(now, peer);
             }
         }
@@ -429,11 +456,17 @@ impl Driver {
     fn act(&mut self, now: Time, action: PeerAction) {
         match action {
             PeerAction::DialMaster => {
+                if self.uplink.is_up() {
+                    self.journal.post(PeerEvent::MasterSilent { master: self.uplink.master() });
+                }
                 self.uplink.dial(now);
                 self.note_search(now);
             }
             PeerAction::PreferMaster(addresses) => self.uplink.prefer(&addresses),
-            PeerAction::Send { conn, message } => self.uplink.send(conn, *message),
+            PeerAction::Send { conn, message } => {
+                self.note_sent(&message.message);
+                self.uplink.send(conn, *message);
+            }
             PeerAction::Close { conn } => self.uplink.close(conn),
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);
@@ -457,7 +490,7 @@ impl Driver {
                 self.directory.set_epoch(&description, mesh.visit_dialer());
                 self.device_ops.open_epoch(description.id);
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
-                    tracing::error!(why, "cannot open an epoch");
+                    self.journal.post(PeerEvent::EpochRejected { epoch: description.id, why });
                 }
             }
             PeerAction::CloseEpoch(epoch) => {
@@ -488,20 +521,20 @@ impl Driver {
                 self.probe(probe, peer, addresses, epoch, &key);
             }
             PeerAction::Sync { call, number, assignment } => {
+                self.journal.note_assignment(&assignment);
                 if let Some((_, transfer)) = self.syncing.as_mut().filter(|(of, _)| *of == call) {
                     transfer.assign(number, assignment);
                 }
             }
-            PeerAction::StillWaiting(note) if note.is_mutual() => {
-                tracing::warn!("{note}: do all peers use the same tags in the same order?");
-            }
-            PeerAction::StillWaiting(note) => tracing::info!("{note}"),
+            PeerAction::StillWaiting(note) => self.journal.post(PeerEvent::StillWaiting(note)),
+            PeerAction::Notify(event) => self.journal.post(*event),
             PeerAction::Complete { call, result } => self.complete(call, result),
         }
     }
 
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
         let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
+        reduction.op = Some(op);
         match core::mem::replace(&mut reduction.buffers, Held::Lent(op)) {
             Held::Here(buffers) => {
                 let options = OpOptions { feedback: reduction.feedback, finals: reduction.finals.clone() };
@@ -515,8 +548,8 @@ impl Driver {
                         self.tell_on_host(op);
                     }
                     Err((why, buffers)) => {
-                        tracing::error!(%op, why, "cannot start an operation");
                         reduction.buffers = Held::Here(buffers);
+                        self.journal.post(PeerEvent::OpRejected { op, why });
                         self.refuse_op(op);
                     }
                 }
@@ -545,6 +578,7 @@ impl Driver {
 
     fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
         let reduction = self.reductions.remove(&call);
+        self.note_ended(call, reduction.as_ref(), &result);
         let (buffers, mut info) = match reduction {
             Some(Reduction { buffers: Held::Here(buffers), info, .. }) => (Some(buffers), info),
             Some(Reduction { info, .. }) => (None, info),

@@ -16,6 +16,7 @@ mod queue;
 mod retired;
 mod split;
 mod vocabulary;
+mod watch;
 mod window_hub;
 mod work;
 

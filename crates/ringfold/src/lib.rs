@@ -19,6 +19,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+pub mod journal;
 mod limits;
 mod master;
 mod process_name;

@@ -8,7 +8,6 @@ mod limits;
 mod list;
 mod other_master;
 mod peer_connection;
-mod report;
 mod ring_solver;
 mod server;
 
@@ -17,6 +16,7 @@ pub(crate) use builder::listen_addresses;
 
 use crate::Error;
 use crate::error::invalid;
+use crate::journal::Event;
 use crate::protection;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
@@ -120,6 +120,7 @@ impl Master {
         self.options.check_token(&security, &addresses)?;
         let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
         let server = Server::new(&self.options, list, poller.clone(), listener)?;
+        let journal = server.journal().clone();
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())
@@ -134,7 +135,7 @@ impl Master {
                 }
             })
             .map_err(|e| Error::system("starting the master's thread failed", &e))?;
-        tracing::info!(target: "ringfold::master", ?addresses, "the master is listening");
+        journal.post(Event::Listening(addresses.clone()));
         *state = State { poller: Some(poller), addresses, thread: Some(thread), ..State::default() };
         Ok(())
     }

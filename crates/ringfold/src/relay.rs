@@ -1,7 +1,9 @@
 //! Relays for peers that cannot reach each other.
 
 use crate::Error;
+use crate::journal::{Source, SourceKind};
 use crate::master::{guarded, listen_addresses};
+use crate::process_name::process_name;
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
@@ -10,6 +12,7 @@ use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayHandle, RelayServer};
 use ringfold_proto::id::PeerId;
+use ringfold_proto::limits::NAME_BYTES_MAX;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,6 +96,8 @@ impl RelayBuilder {
         let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
         let addresses: Vec<_> = listener.addresses().collect();
         self.warn_without_token(&addresses);
+        // The log of the relay goes to the flight recorder, if there is one.
+        Source::new(SourceKind::Relay, process_name(NAME_BYTES_MAX));
         let (server, handle) = RelayServer::new(poller, Some(listener), self.token.clone());
         let thread = spawn(server).map_err(system)?;
         tracing::info!(?addresses, "the relay is listening");

@@ -147,6 +147,14 @@ impl Transfer {
         self.serving.serve(peer, connection);
     }
 
+    /// What was moved so far.
+    pub(crate) fn moved(&self) -> Moved {
+        Moved {
+            tx_bytes: self.counts.tx_bytes.load(Ordering::Relaxed),
+            rx_bytes: self.counts.rx_bytes.load(Ordering::Relaxed),
+        }
+    }
+
     /// Why fetching failed, if that is this peer's fault.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.fetch.as_ref().and_then(|fetch| fetch.failure())
@@ -166,11 +174,7 @@ impl Transfer {
             Content::Replaced { parts, .. } => parts,
         });
         let fetched = replaced.filter_map(Part::into_fetched).collect();
-        let moved = Moved {
-            tx_bytes: self.counts.tx_bytes.load(Ordering::Relaxed),
-            rx_bytes: self.counts.rx_bytes.load(Ordering::Relaxed),
-        };
-        (moved, fetched)
+        (self.moved(), fetched)
     }
 
     fn halt(&mut self) {

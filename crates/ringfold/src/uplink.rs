@@ -25,6 +25,8 @@ pub(crate) struct Uplink {
     masters: Vec<ListedMaster>,
     /// The one to dial.
     next: usize,
+    /// The one that was connected to last.
+    connected: usize,
     /// Why those before it could not be connected to since the last connection.
     failures: Vec<String>,
     token: JoinToken,
@@ -92,6 +94,7 @@ impl Uplink {
         Self {
             masters: masters.into_iter().map(listed).collect(),
             next: 0,
+            connected: 0,
             failures: Vec::new(),
             token,
             me,
@@ -131,6 +134,16 @@ impl Uplink {
     /// Whether there is no connection, and none is being made.
     pub(crate) fn is_down(&self) -> bool {
         matches!(self.state, State::Down)
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(..))
+    }
+
+    /// The master that was connected to last, as the user wrote it.
+    pub(crate) fn master(&self) -> String {
+        self.masters.get(self.connected).map(|master| master.name.clone()).unwrap_or_default()
     }
 
     /// When to call [`Uplink::handle_ready`] even if nothing is ready.
@@ -281,6 +294,7 @@ impl Uplink {
                 if let Some(chain) = connection.peer_chain() {
                     self.chains.add(chain);
                 }
+                self.connected = self.next;
                 self.conns += 1;
                 let conn = ConnId(self.conns);
                 self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));

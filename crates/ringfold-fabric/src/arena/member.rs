@@ -29,6 +29,8 @@ pub struct ArenaMember {
     reported: u64,
     /// Rounds between two reports.
     report_every: u64,
+    /// Waits in which it slept.
+    pub(super) sleeps: u64,
 }
 
 /// A slot to fill.
@@ -68,6 +70,7 @@ impl ArenaMember {
             released: 0,
             reported: 0,
             report_every: Self::report_every(geometry.depth),
+            sleeps: 0,
             arena,
             me,
         }
@@ -82,6 +85,11 @@ impl ArenaMember {
     /// The arena.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
+    }
+
+    /// In how many waits it has slept so far.
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps
     }
 
     /// Which rank it is.

@@ -67,6 +67,7 @@ impl ArenaMember {
     fn wait_by_clock(&mut self, need: Need, wait: &Wait<'_>) -> Result<(), Stop> {
         let mut has_blocked = false;
         let waited = self.wait_marked(need, wait, &mut has_blocked);
+        self.sleeps += u64::from(has_blocked);
         // A rank that is late itself stays marked as waiting, so that others do not name it as missing.
         if has_blocked && !matches!(waited, Err(Stop::Late(_))) {
             sleep::cancel(self.arena.word(SLEEPERS_AT), Ranks::one(self.me).0);

@@ -130,6 +130,11 @@ impl StreamLink {
         Self { guard: Some(guard.into()), ..Self::new(vec![data]) }
     }
 
+    /// Whether its data goes over QUIC.
+    pub fn is_quic(&self) -> bool {
+        self.streams.iter().any(|stream| stream.socket.quic().is_some())
+    }
+
     /// The round-trip time, and the bytes per second that the path carries, if enough was sent to know.
     pub fn measure(&self) -> (Option<Duration>, Option<u64>) {
         let round_trip = self.streams.first().and_then(|stream| stream.socket.round_trip().ok());

@@ -5,6 +5,7 @@ use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, ProtocolViolation};
 use crate::claim::Signature;
 use crate::epoch::{EpochDescription, Member, MissingPair};
+use crate::event::PeerEvent;
 use crate::id::{EpochId, PeerId, Seq, Tag};
 use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
 use crate::network::Network;
@@ -89,6 +90,7 @@ impl Peer {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.end_open_epoch(&ended);
+        self.notify(PeerEvent::EpochProposed { epoch: description.id, world: description.members.len() });
         let me = description.rank_of(self.id()).unwrap_or_default();
         let neighbours: Vec<Member> = description.neighbours(me).into_iter().cloned().collect();
         let wanted: BTreeSet<_> = neighbours.iter().map(|m| m.peer).collect();
@@ -143,9 +145,12 @@ impl Peer {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
+        let rank = description.rank_of(self.id()).unwrap_or_default();
+        self.notify(PeerEvent::EpochOpened { epoch, rank, world: description.members.len() });
         self.open = Some(OpenEpoch { description, signature, tags: BTreeMap::new(), ended: false });
         if self.stage == MembershipStage::Joining {
             self.stage = MembershipStage::Member;
+            self.notify(PeerEvent::Accepted { group: epoch.group });
             self.rounds = rounds;
             self.show_latest();
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
@@ -275,6 +280,7 @@ impl Peer {
             }
         }
         self.actions.push_back(PeerAction::CloseEpoch(epoch));
+        self.notify(PeerEvent::EpochClosed { epoch, cause: Some(cause.clone()) });
     }
 
     fn report_ready(&mut self) {

@@ -165,7 +165,7 @@ failure_kinds! {
 }
 
 impl FailureKind {
-    fn of_cause(cause: &Cause) -> Self {
+    pub(crate) fn of_cause(cause: &Cause) -> Self {
         match cause {
             Cause::PeerLost { .. } => Self::PeerLost,
             Cause::LinkLost { .. } => Self::LinkLost,

@@ -6,6 +6,7 @@ use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::Signature;
+use crate::event::PeerEvent;
 use crate::id::{ConnId, Incarnation, Term};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
@@ -224,6 +225,7 @@ impl Peer {
         self.incarnation = incarnation;
         self.previous = None;
         self.seniority = seniority;
+        self.notify(PeerEvent::Registered);
         // An earlier proposal was for the peer that the master has forgotten.
         self.proposal = None;
         self.master_found();
@@ -240,6 +242,7 @@ impl Peer {
     pub(super) fn handle_restored(&mut self, now: Time, incarnation: Incarnation, last_pending: bool) {
         self.previous = Some(core::mem::replace(&mut self.incarnation, incarnation));
         self.session.reset_sent();
+        self.notify(PeerEvent::Restored);
         self.master_found();
         self.last_pending = last_pending;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
@@ -252,6 +255,7 @@ impl Peer {
     /// This peer was accepted too early. It waits again, and so do its calls.
     pub(super) fn handle_demoted(&mut self) {
         self.stage = MembershipStage::Joining;
+        self.notify(PeerEvent::Demoted);
         self.end_open_epoch(&Cause::EpochEnded);
         self.open = None;
         self.proposal = None;

@@ -417,6 +417,7 @@ impl Simulation {
             PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
             PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
             PeerAction::StillWaiting(note) => self.log(|| format!("p{peer}: {note}")),
+            PeerAction::Notify(event) => self.log(|| format!("p{peer}: {event}")),
             PeerAction::Complete { call, result } => self.complete(peer, call, result),
         }
     }

@@ -6,6 +6,7 @@ use super::operation::{BufferUse, GroupSlices, OperationRequest};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::error::wait_for_cause;
 use crate::{Error, limits};
+use core::cell::Cell;
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
@@ -45,18 +46,33 @@ impl Core {
         board: &mut Board,
         request: &OperationRequest,
         slices: GroupSlices<'_>,
-        deadline: impl FnOnce() -> Instant,
+        deadline: impl FnOnce(Instant) -> Instant,
     ) -> Result<(), Error> {
         if self.queue.is_closed() {
             return Err(Error::Left);
         }
-        if self.restores {
-            return self.run_restoring(board, request, slices, deadline());
+        let (waits_from, slept) = (Cell::new(None), board.sleeps());
+        let deadline = || {
+            let now = Instant::now();
+            waits_from.set(Some(now));
+            if self.journal.wants_ops() {
+                self.watch.begin(now, &request.descriptor);
+            }
+            deadline(now)
+        };
+        let result = if self.restores {
+            self.run_restoring(board, request, slices, deadline())
+        } else {
+            // The board computes the deadline only if it has to wait.
+            let OperationRequest { descriptor, layout, buffer_use, .. } = request;
+            let run = || board.run(descriptor, layout, &self.tuning, operands(slices, *buffer_use), deadline);
+            self.guarded(request, run)
+        };
+        if let Some(from) = waits_from.get() {
+            let slept = board.sleeps() != slept;
+            self.note_board_op(request, from, slept, &result);
         }
-        // The board computes the deadline only if it has to wait.
-        let OperationRequest { descriptor, layout, buffer_use, .. } = request;
-        let run = || board.run(descriptor, layout, &self.tuning, operands(slices, *buffer_use), deadline);
-        self.guarded(request, run)
+        result
     }
 
     /// Runs a collective with the same outcome on all ranks. A failure restores in-place buffers.

@@ -6,9 +6,11 @@ use super::driver::{Alarm, GroupDriver};
 use super::environment::Environment;
 use super::operation::RankContext;
 use super::queue::CollectiveQueue;
+use super::watch::BoardWatch;
 use super::{Group, Handle};
 use crate::board::Board;
 use crate::error::invalid;
+use crate::journal::{PeerEvent, Source, SourceKind};
 use crate::process_name::process_name;
 use crate::protection;
 use crate::{Error, limits};
@@ -254,6 +256,7 @@ impl GroupBuilder {
         let host = if may_share { host::host_id() } else { host::unshared_host_id() };
         let addresses = self.addresses(listens.port()).unwrap_or_else(|| vec![listens]);
         let name = member_name(context.me);
+        let named = if self.name.is_empty() { name.clone() } else { format!("{} {name}", self.name) };
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(context.me);
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
@@ -288,7 +291,9 @@ impl GroupBuilder {
         };
         let tuning = met.description.tuning;
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
-        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restores)?;
+        let (journal, watch) = (Source::new(SourceKind::Rank, named), Arc::<BoardWatch>::default());
+        let seams = (journal.clone(), watch.clone());
+        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restores, seams)?;
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             context,
@@ -303,6 +308,8 @@ impl GroupBuilder {
             spare: Mutex::default(),
             board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
             queue: CollectiveQueue::default(),
+            journal,
+            watch,
             blueprint: self.blueprint(),
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
@@ -310,6 +317,14 @@ impl GroupBuilder {
             link(&core, &local.cancel, until)?;
             // No rank continues before all have their links. If this fails, the first call of the group reports it.
             core.barrier_on_links(until);
+        }
+        if core.failure().is_none() {
+            core.journal.post(PeerEvent::GroupFormed {
+                group: core.name.clone(),
+                rank: me,
+                world: context.world,
+                shares_memory: core.board.is_some(),
+            });
         }
         Ok(group)
     }

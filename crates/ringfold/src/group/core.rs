@@ -6,8 +6,10 @@ use super::driver::GroupDriver;
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, RankContext};
 use super::queue::{CollectiveQueue, QueuedCollective, Then, run_then};
 use super::retired;
+use super::watch::BoardWatch;
 use super::work::GroupWork;
 use crate::board::Board;
+use crate::journal::Source;
 use crate::{Error, limits};
 use core::any::Any;
 use parking_lot::Mutex;
@@ -42,6 +44,8 @@ pub(super) struct Core {
     /// None where ranks do not share memory.
     pub(super) board: Option<Mutex<Board>>,
     pub(super) queue: CollectiveQueue,
+    pub(super) journal: Arc<Source>,
+    pub(super) watch: Arc<BoardWatch>,
     /// The settings that split groups inherit.
     pub(super) blueprint: GroupBuilder,
 }
@@ -53,7 +57,11 @@ impl Core {
 
     /// The deadline of an operation that begins now.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
-        let now = Instant::now();
+        self.deadline_from(Instant::now(), timeout)
+    }
+
+    /// The deadline of an operation that began at this time.
+    fn deadline_from(&self, now: Instant, timeout: Option<Duration>) -> Instant {
         let timeout = timeout.unwrap_or_else(|| *self.timeout.lock());
         now.checked_add(timeout).unwrap_or(now + limits::OPERATION_MAX)
     }
@@ -87,7 +95,8 @@ impl Core {
                 return Err(Error::Left);
             }
             board.set_cancellable(true);
-            return self.run_on_board(&mut board, &request, slices, || self.deadline(timeout));
+            let deadline = |now| self.deadline_from(now, timeout);
+            return self.run_on_board(&mut board, &request, slices, deadline);
         }
         if self.queue.is_retired() {
             return Err(Error::Left);
@@ -248,13 +257,13 @@ impl Core {
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
                 let slices = GroupSlices::InPlace(both.as_mut_slice());
-                self.run_on_board(&mut board, &request, slices, || deadline)
+                self.run_on_board(&mut board, &request, slices, |_| deadline)
             }
             GroupBuffers::OutOfPlace { input, output } => {
                 let input: Vec<&[u8]> = input.iter().map(View::as_slice).collect();
                 let mut output: Vec<&mut [u8]> = output.iter_mut().map(Memory::as_mut_slice).collect();
                 let slices = GroupSlices::Pieces { input: &input, output: &mut output };
-                self.run_on_board(&mut board, &request, slices, || deadline)
+                self.run_on_board(&mut board, &request, slices, |_| deadline)
             }
         };
         (result, Some(buffers))

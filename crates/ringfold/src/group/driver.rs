@@ -4,15 +4,18 @@
 
 mod deadlines;
 mod decision;
+mod events;
 #[cfg(test)]
 mod tests;
 
 use self::decision::Decisions;
 use super::notes::{NoteListener, Notes};
 use super::operation::{OperationRequest, TransferTag};
+use super::watch::BoardWatch;
 use super::window_hub::WindowHub;
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
+use crate::journal::{PeerEvent, Source};
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
@@ -59,6 +62,8 @@ pub(crate) struct GroupDriver {
     ended: Vec<(CallId, GroupEnded)>,
     /// Callbacks of the user, because the group has failed.
     callbacks: Vec<Callback>,
+    journal: Arc<Source>,
+    board: Arc<BoardWatch>,
 }
 
 struct Running {
@@ -74,6 +79,10 @@ struct Running {
     /// How often this rank pings the others while it waits, and when next.
     sign_every: Duration,
     next_sign: Time,
+    /// For the journal: when it began, whether that was posted, and the bytes that it has sent and received.
+    began: Time,
+    is_posted: bool,
+    moved: (u64, u64),
 }
 
 /// How far an operation is on this rank.
@@ -107,6 +116,7 @@ impl GroupDriver {
         description: EpochDescription,
         alarm: Alarm,
         restores: bool,
+        (journal, board): (Arc<Source>, Arc<BoardWatch>),
     ) -> Result<Self, Error> {
         let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
         let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
@@ -133,6 +143,8 @@ impl GroupDriver {
             windows,
             ended: Vec::new(),
             callbacks: Vec::new(),
+            journal,
+            board,
         })
     }
 
@@ -186,6 +198,9 @@ impl GroupDriver {
             is_put_off,
             sign_every,
             next_sign,
+            began: now,
+            is_posted: false,
+            moved: (0, 0),
         };
         self.running.insert(op, running);
         self.pump(now);
@@ -314,7 +329,7 @@ impl GroupDriver {
         if self.fault.is_some() {
             return;
         }
-        tracing::debug!(%cause, "the group has failed");
+        self.journal.post(PeerEvent::GroupFailed { cause: cause.clone() });
         (self.alarm)(&cause);
         self.callbacks.extend(self.windows.fail(&cause));
         for rank in self.others() {
@@ -339,7 +354,7 @@ impl GroupDriver {
 
     fn lose_link(&mut self, now: Time, peer: PeerId, why: &str) {
         let Some(rank) = self.description.rank_of(peer) else { return };
-        tracing::debug!(%rank, why, "a link is lost");
+        self.journal.post(PeerEvent::LinkLost { peer: self.name(rank), why: why.to_owned() });
         if self.left.contains(&rank) {
             // All that it sent has arrived.
             self.plane.detach(peer);
@@ -409,18 +424,30 @@ impl GroupDriver {
 
     fn note(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            PlaneEvent::Done { op, .. } => self.note_done(now, op),
+            PlaneEvent::Done { op, tx_bytes, rx_bytes } => {
+                if let Some(running) = self.running.get_mut(&op) {
+                    running.moved = (tx_bytes, rx_bytes);
+                }
+                self.note_done(now, op);
+            }
             PlaneEvent::Released { op, buffers } => {
-                if let Some(Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
+                if let Some(running @ Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
                     let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
+                    self.note_ended(op, &running, fault.as_ref());
                     let result = fault.map_or(Ok(()), |cause| Err(Error::GroupFailed(Box::new(cause))));
                     self.ended.push((call, GroupEnded { result, buffers: Some(buffers) }));
                 }
                 self.check_quiet();
             }
-            PlaneEvent::LinkUp { peer } => self.note_link(peer),
-            PlaneEvent::NoLink { peer } => {
+            PlaneEvent::LinkUp { peer, transport } => {
                 if let Some(rank) = self.description.rank_of(peer) {
+                    self.journal.post(PeerEvent::LinkUp { peer: self.name(rank), transport });
+                }
+                self.note_link(peer);
+            }
+            PlaneEvent::NoLink { peer, why } => {
+                if let Some(rank) = self.description.rank_of(peer) {
+                    self.journal.post(PeerEvent::LinkFailed { peer: self.name(rank), why });
                     let cause = Cause::LinkLost { from: self.name(self.me), to: self.name(rank) };
                     self.fail(now, cause);
                 }
@@ -440,7 +467,10 @@ impl GroupDriver {
             }
             PlaneEvent::Stalled { peer, direction } => {
                 // A slow rank has until the operation's deadline.
-                tracing::debug!(peer = peer.short(), ?direction, "a link makes no progress");
+                if let Some(rank) = self.description.rank_of(peer) {
+                    let (peer, is_reported) = (self.name(rank), false);
+                    self.journal.post(PeerEvent::LinkStalled { peer, direction, is_reported });
+                }
             }
             PlaneEvent::LinkLost { peer, why } => self.lose_link(now, peer, &why),
             PlaneEvent::Aborted { cause, .. } => self.fail(now, cause),
@@ -455,6 +485,7 @@ impl GroupDriver {
             }
             PlaneEvent::Goodbye { peer } => {
                 if let Some(rank) = self.description.rank_of(peer) {
+                    self.journal.post(PeerEvent::RankLeft { who: self.name(rank) });
                     self.left.insert(rank);
                     self.windows.leave(rank);
                     self.check_left(now);
@@ -499,6 +530,7 @@ impl Drive for GroupDriver {
         self.plane.handle_time(now);
         self.check_deadlines(now);
         self.show_waiting(now);
+        self.post_running(now);
         if self.doubts_until().is_some_and(|at| at <= now) {
             self.end_doubt(now);
         }
@@ -512,7 +544,11 @@ impl Drive for GroupDriver {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        self.plane.next_timeout(&self.clock, [deadline, self.doubts_until()])
+        let timeout = self.plane.next_timeout(&self.clock, [deadline, self.doubts_until(), self.next_post()]);
+        match self.board_post_in() {
+            Some(at_most) => Some(timeout.map_or(at_most, |timeout| timeout.min(at_most))),
+            None => timeout,
+        }
     }
 
     fn has_input(&self) -> bool {
@@ -542,6 +578,7 @@ impl Drive for GroupDriver {
         if !self.running.is_empty() {
             self.fail(now, Cause::AbortedByUser { who: self.name(self.me) });
         }
+        self.journal.post(PeerEvent::Left);
         self.give_up_doubt(now);
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;

@@ -57,10 +57,9 @@ impl Core {
     pub(super) fn barrier_on_links(&self, until: Instant) {
         let none = BufferLengths::OutOfPlace { input: 0, output: 0 };
         let buffers = GroupBuffers::OutOfPlace { input: Vec::new(), output: Vec::new() };
-        if let Ok(request) = self.context.request(&GroupOp::Barrier, DType::U8, none)
-            && let (Err(error), _) = self.run_on_links(&request, buffers, until, self.cancel.as_ref())
-        {
-            tracing::debug!(%error, "the group failed while it was formed");
+        if let Ok(request) = self.context.request(&GroupOp::Barrier, DType::U8, none) {
+            // If it fails, the group has, and its driver has posted why.
+            let _ = self.run_on_links(&request, buffers, until, self.cancel.as_ref());
         }
     }
 }

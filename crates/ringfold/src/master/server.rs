@@ -7,10 +7,11 @@ use super::etcd::EtcdLease;
 use super::limits;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
-use super::report::report;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
+use crate::journal::{Source, SourceKind};
+use crate::process_name::process_name;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::Connection;
 use ringfold_fabric::join_token::JoinToken;
@@ -25,6 +26,7 @@ use ringfold_proto::frame::SharedMessage;
 use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError, Identity};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
+use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::master::{MasterAction, MasterConfig};
 use ringfold_proto::message::{Numbered, ToPeer};
 use ringfold_proto::time::Time;
@@ -71,6 +73,7 @@ pub(super) struct Server {
     tours: RingSolver,
     lease: Option<EtcdLease>,
     crash: Option<Crash>,
+    journal: Arc<Source>,
 }
 
 impl Server {
@@ -127,7 +130,13 @@ impl Server {
             machine,
             lease,
             poller,
+            journal: Source::new(SourceKind::Master, process_name(NAME_BYTES_MAX)),
         })
+    }
+
+    /// Where its events are posted.
+    pub fn journal(&self) -> &Arc<Source> {
+        &self.journal
     }
 
     /// Serves until it is interrupted. Then all connections are closed, without a word: a master may follow.
@@ -153,7 +162,7 @@ impl Server {
             }
             self.act_and_flush(now);
         }
-        tracing::info!(target: "ringfold::master", "the master ends: it was interrupted");
+        self.journal.post(Event::Ended);
         Ok(())
     }
 
@@ -400,7 +409,7 @@ impl Server {
                 if let Some(crash) = &mut self.crash {
                     crash.note(&event);
                 }
-                report(&event);
+                self.journal.post(event);
             }
         }
     }

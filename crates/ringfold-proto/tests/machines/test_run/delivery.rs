@@ -337,6 +337,7 @@ impl TestRun {
                 test_peer.assignments.push((call, number, assignment));
             }
             PeerAction::StillWaiting(note) => test_peer.warnings.push(note),
+            PeerAction::Notify(_) => {}
             PeerAction::Complete { call, result } => {
                 assert!(test_peer.results.insert(call, result).is_none(), "{call} ends once");
             }

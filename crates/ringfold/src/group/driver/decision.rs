@@ -88,6 +88,9 @@ impl GroupDriver {
             is_put_off: false,
             sign_every,
             next_sign: now + sign_every,
+            began: now,
+            is_posted: true,
+            moved: (0, 0),
         };
         self.running.insert(barrier, running);
     }
