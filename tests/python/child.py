@@ -16,7 +16,15 @@ from typing import Protocol
 from blocked import wait_until_blocked
 
 # Settings of the user that must not affect the tests.
-HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE", "RINGFOLD_MASTERS")
+HIDDEN = (
+    "RINGFOLD_LOG",
+    "RINGFOLD_LOG_FORMAT",
+    "RINGFOLD_FLIGHT_DIR",
+    "PCCL_LOG_LEVEL",
+    "PCCL_JOIN_TOKEN",
+    "PCCL_JOIN_TOKEN_FILE",
+    "RINGFOLD_MASTERS",
+)
 
 
 class Process(Protocol):

@@ -9,6 +9,7 @@ use crate::keys::KeysArguments;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
 use crate::relay::RelayArguments;
+use crate::replay::Replay;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ringfold_bindings::log::{self, LogOptions};
@@ -38,6 +39,11 @@ enum RingfoldCommand {
     Demo(Demo),
     /// Measure collectives on this machine, optionally against Gloo and Open MPI
     Bench(Box<Bench>),
+    /// Show what happened, from the flight recorders of several processes
+    ///
+    /// Processes record their last events in a file each if RINGFOLD_FLIGHT_DIR is set, or with --flight-dir. The files can be
+    /// read after a crash, and while the processes run.
+    Replay(Replay),
     /// Run programs on emulated hosts with emulated links between them
     Lab(Lab),
     /// One peer of the demo
@@ -86,6 +92,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::Master(master) => master.run(),
             RingfoldCommand::Relay(relay) => relay.run(),
             RingfoldCommand::Keys(keys) => keys.run(),
+            RingfoldCommand::Replay(replay) => replay.run(),
             RingfoldCommand::Demo(demo) => demo.run(invocation),
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),

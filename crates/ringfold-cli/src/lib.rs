@@ -10,6 +10,7 @@ pub mod keys;
 pub mod lab;
 pub mod master;
 pub mod relay;
+pub mod replay;
 mod serving;
 pub mod signals;
 pub mod size;

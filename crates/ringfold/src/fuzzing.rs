@@ -6,6 +6,7 @@ use crate::device_group::hosts::PieceJob;
 use crate::device_group::registrar::Message;
 use crate::group::bootstrap::messages::{Join, Mapped, Reply};
 use crate::group::bootstrap_listener::Announcement;
+use crate::journal::{FlightLog, FlightRecord};
 use crate::transfer::wire::{Header, Request};
 use crate::window::offer::WindowOffer;
 use ringfold_proto::bounded::Bounded;
@@ -25,6 +26,7 @@ pub const DECODERS: &[Decoder] = &[
     ("window_offer", check_window_offer),
     ("device_group", check_device_group),
     ("tuning_file", check_tuning_file),
+    ("flight_file", check_flight_file),
 ];
 
 fn check_bootstrap(bytes: &[u8]) -> bool {
@@ -89,6 +91,15 @@ fn check_tuning_file(bytes: &[u8]) -> bool {
     true
 }
 
+fn check_flight_file(bytes: &[u8]) -> bool {
+    let FlightLog { header, records, .. } = FlightLog::parse(bytes);
+    for record in &records {
+        let line = serde_json::to_vec(&record.to_fields()).expect("a record can be written");
+        assert_eq!(FlightRecord::parse(&line).as_ref(), Some(record));
+    }
+    header.is_some() || !records.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +162,15 @@ mod tests {
         texts.map(|text| text.as_bytes().to_vec()).into_iter().chain(records)
     }
 
+    const FLIGHT: &str = concat!(
+        r#"{"flight":1,"version":"0.1.0","host":"a","boot":"b","pid":7,"program":"p","time":"2026-01-31T08:15:00.000000Z","monotonic_us":1}"#,
+        "   \n",
+        r#"{"time":"2026-01-31T08:15:00.000001Z","number":3,"monotonic_us":5,"level":"info","target":"ringfold::peer","source":"peer","name":"a:7","event":"op_ended","message":"x","epoch":"group 0 epoch 1@0001","tag":0,"seq":2,"duration_us":9}"#,
+        "\n\"cut\":true}\n",
+        r#"{"time":"2026-01-31T08:15:00.000002Z","number":2,"monotonic_us":5,"level":"warn","target":"ringfold","message":"y","list":[1,{"a":null}]}"#,
+        "\n\0\0\0",
+    );
+
     fn seeds() -> Vec<Seed> {
         let announcements =
             ["ringfold1:1a:2b:127.0.0.1:1,[2001:db8::7]:65535", "ringfold1:0:0:[fe80::1%2]:80\n"];
@@ -178,6 +198,7 @@ mod tests {
         all.extend(device_seeds().map(named("device_group")));
         all.extend(tunings.map(named("tuning_file")));
         all.push(("tuning_file", b"{\"chunk_bytes\": 4096}".to_vec()));
+        all.push(("flight_file", FLIGHT.as_bytes().to_vec()));
         all
     }
 

@@ -15,7 +15,10 @@ pub const CCOIP_MASTER: &str = env!("CARGO_BIN_EXE_ccoip_master");
 /// A command without the log settings of the user.
 pub fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).env_remove("RINGFOLD_LOG").env_remove("PCCL_LOG_LEVEL").stdin(Stdio::null());
+    command.args(arguments).stdin(Stdio::null());
+    for variable in ["RINGFOLD_LOG", "PCCL_LOG_LEVEL", "RINGFOLD_LOG_FORMAT", "RINGFOLD_FLIGHT_DIR"] {
+        command.env_remove(variable);
+    }
     command
 }
 
@@ -32,8 +35,11 @@ pub struct Process {
 
 impl Process {
     pub fn start(program: &str, arguments: &[&str]) -> Self {
-        let mut child =
-            command(program, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command(program, arguments))
+    }
+
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let stdout: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {

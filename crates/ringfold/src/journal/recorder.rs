@@ -127,7 +127,7 @@ pub(super) fn open(kind: SourceKind) -> Option<Arc<Recorder>> {
     recorder
 }
 
-fn create(kind: SourceKind, directory: &Path, bytes: u64) -> io::Result<Arc<Recorder>> {
+pub(super) fn create(kind: SourceKind, directory: &Path, bytes: u64) -> io::Result<Arc<Recorder>> {
     let pid = std::process::id();
     let host_name = host_name();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

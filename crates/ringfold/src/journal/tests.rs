@@ -129,3 +129,27 @@ fn damaged_files_are_read_as_far_as_possible() {
     }
     assert_eq!(FlightLog::parse(&[b'x'; 100_000]).damaged, 1);
 }
+
+/// `cargo test --release -p ringfold --lib -- --ignored cost_of_a_record --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_a_record() {
+    const COUNT: u64 = 200_000;
+    let directory = std::env::temp_dir().join(format!("ringfold-journal-cost-{}", std::process::id()));
+    let recorder = recorder::create(SourceKind::Peer, &directory, 4 << 20).expect("a recorder");
+    let (name, tally) = (String::from("host:12345"), Mutex::default());
+    let recorded =
+        Arc::new(Source { kind: SourceKind::Peer, name, recorder: Some(recorder), tally: Mutex::default() });
+    let silent =
+        Arc::new(Source { kind: SourceKind::Peer, name: "host:12345".into(), recorder: None, tally });
+    for (what, own, duration) in [
+        ("a record", &recorded, SHORT_OP_MAX),
+        ("a short operation", &recorded, Duration::ZERO),
+        ("no reader", &silent, SHORT_OP_MAX),
+    ] {
+        let began = std::time::Instant::now();
+        (0..COUNT).for_each(|seq| own.post(ended(seq, Ok(2), duration)));
+        println!("{what}: {} ns", began.elapsed().as_nanos() as u64 / COUNT);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -30,8 +30,11 @@ impl GroupDriver {
 
     /// When the next operation is to be posted.
     pub(super) fn next_post(&self) -> Option<Time> {
+        if !self.journal.wants_ops() {
+            return None;
+        }
         let unposted = self.running.values().filter(|running| is_unposted(running));
-        unposted.map(|running| running.began + SHORT_OP_MAX).min().filter(|_| self.journal.wants_ops())
+        unposted.map(|running| running.began + SHORT_OP_MAX).min()
     }
 
     /// How often to look whether a collective on the board has been running for long.
