@@ -124,6 +124,8 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **home}
     env |= tools.environment(*program.tools) if program.tools else {}
+    # Lightning warns where Slurm is installed.
+    env["PYTHONWARNINGS"] = "ignore:The `srun` command is available"
     ranks = torchrun_environments(program.number("ranks", 0))
     children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
     for number, child in enumerate(children):
