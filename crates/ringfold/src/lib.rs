@@ -61,8 +61,8 @@ pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation, Removal, StateRejection,
-    Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation,
+    Removal, StateRejection, Wait, WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;

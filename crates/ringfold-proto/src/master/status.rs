@@ -75,7 +75,9 @@ impl Master {
             return Some("the master was restarted, and waits for its peers to return".into());
         }
         let lost = |group: &Group| group.lost.is_some();
-        if let Some((id, _)) = self.groups.iter().find(|(id, g)| lost(g) && self.roster.group_world(**id) == 0) {
+        if let Some((id, _)) =
+            self.groups.iter().find(|(id, g)| lost(g) && self.roster.group_world(**id) == 0)
+        {
             let pending = self.group_pending(*id);
             return Some(format!("all peers of {id} were lost: {pending} are back, and wait for the others"));
         }

@@ -34,7 +34,9 @@ impl Master {
             return;
         }
         // If all members have called, the operation takes its time.
-        for open in self.open_calls().iter().filter(|open| due.contains(&(open.group, open.call)) && !open.begun) {
+        for open in
+            self.open_calls().iter().filter(|open| due.contains(&(open.group, open.call)) && !open.begun)
+        {
             let wait = self.wait_of(now, open);
             for peer in &open.waiting {
                 let Some(record) = self.roster.get(*peer) else { continue };

@@ -200,13 +200,20 @@ mod tests {
             history.note(began + Duration::from_millis(100 * tenth), &committed);
         }
         let aborted = Outcome::Aborted(Cause::Timeout(Wait::for_master()));
-        history.note(began + Duration::from_millis(2_500), &Event::OpDecided { op, outcome: aborted, bytes: 1 });
+        history
+            .note(began + Duration::from_millis(2_500), &Event::OpDecided { op, outcome: aborted, bytes: 1 });
         let rates = history.throughput(began + Duration::from_millis(3_500));
-        assert!((rates.operations_per_s - 20.0 / 3.0).abs() < 1e-9 && (rates.bytes_per_s - 2000.0 / 3.0).abs() < 1e-9);
+        assert!(
+            (rates.operations_per_s - 20.0 / 3.0).abs() < 1e-9
+                && (rates.bytes_per_s - 2000.0 / 3.0).abs() < 1e-9
+        );
         assert!((rates.step_s.unwrap() - 0.1).abs() < 1e-9);
         assert_eq!((rates.operations_total, rates.aborted_total, rates.bytes_total), (20, 1, 2000));
         let seconds = history.seconds(began + Duration::from_millis(3_500));
-        assert_eq!(seconds.iter().map(|s| (s.operations, s.aborted)).collect::<Vec<_>>(), [(10, 0), (10, 0), (0, 1)]);
+        assert_eq!(
+            seconds.iter().map(|s| (s.operations, s.aborted)).collect::<Vec<_>>(),
+            [(10, 0), (10, 0), (0, 1)]
+        );
         assert_eq!(history.seconds(began + Duration::from_secs(100_000)).len(), SECONDS_MAX);
     }
 
