@@ -8,7 +8,7 @@ use crate::invocation::Invocation;
 use crate::keys::KeysArguments;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
-use crate::observe::{DrainArguments, EvictArguments, StatusArguments};
+use crate::observe::{DrainArguments, EvictArguments, StatusArguments, TopArguments};
 use crate::relay::RelayArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -32,6 +32,8 @@ enum RingfoldCommand {
     ///
     /// The exit code is 0 if the run is healthy, 1 if it is degraded, 2 if no master answers.
     Status(StatusArguments),
+    /// Show the state of a run live in this terminal
+    Top(TopArguments),
     /// Remove a peer from its run
     Evict(EvictArguments),
     /// Refuse new peers, so that a run can end
@@ -94,6 +96,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
         match command {
             RingfoldCommand::Master(master) => master.run(),
             RingfoldCommand::Status(status) => status.run(),
+            RingfoldCommand::Top(top) => top.run(),
             RingfoldCommand::Evict(evict) => evict.run(),
             RingfoldCommand::Drain(drain) => drain.run(),
             RingfoldCommand::Relay(relay) => relay.run(),

@@ -1,6 +1,9 @@
-//! The commands that ask a master, or tell it something: `ringfold status`, `evict` and `drain`.
+//! The commands that ask a master, or tell it something: `ringfold status`, `top`, `evict` and `drain`.
 
 mod table;
+mod top;
+
+pub use top::TopArguments;
 
 use crate::exit_code::{FAILURE, SUCCESS};
 use crate::serving;

@@ -2,6 +2,7 @@
 
 use crate::process::{Process, RINGFOLD, eventually, output};
 use ringfold::Communicator;
+use ringfold_lab::skip;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -56,6 +57,56 @@ fn watching_prints_again_until_it_is_interrupted() {
     watching.signal(Signal::INT);
     let (status, stderr) = watching.end();
     assert_eq!(status.code(), Some(0), "{stderr}");
+}
+
+/// A session of tmux, which is a terminal for a command.
+struct Terminal(String);
+
+impl Terminal {
+    fn start(command: &str) -> Self {
+        let session = format!("ringfold-{}", std::process::id());
+        let started = output("tmux", &["new-session", "-d", "-s", &session, "-x", "110", "-y", "36", command]);
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        Self(session)
+    }
+
+    fn screen(&self) -> String {
+        String::from_utf8(output("tmux", &["capture-pane", "-p", "-t", &self.0]).stdout).unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        output("tmux", &["kill-session", "-t", &self.0]);
+    }
+}
+
+#[test]
+fn top_shows_the_run_in_a_terminal_and_ends_with_q() {
+    if !skip::check("top_shows_the_run_in_a_terminal_and_ends_with_q", tmux()) {
+        return;
+    }
+    let refused = output(RINGFOLD, &["top", "127.0.0.1:1"]);
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(stderr.contains("standard output is not a terminal"), "{stderr}");
+    let (mut master, address) = master(&[]);
+    let peer = peer(&address, "replica-3");
+    let terminal = Terminal::start(&format!("{RINGFOLD} top {address} --interval 0.1; sleep 60"));
+    let shows = |text: &str| terminal.screen().contains(text).then_some(());
+    eventually("the peer", || shows("healthy").and(shows("1 peers")).and(shows("replica-3")));
+    drop(peer);
+    eventually("the end of the peer", || shows("0 peers").and(shows("replica-3 left")));
+    master.signal(Signal::TERM);
+    master.end();
+    eventually("the end of the master", || shows("unreachable: "));
+    output("tmux", &["send-keys", "-t", &terminal.0, "q"]);
+    eventually("the end of top", || (!terminal.screen().contains("unreachable")).then_some(()));
+}
+
+/// Whether tmux can be used.
+fn tmux() -> Result<(), String> {
+    let found = std::process::Command::new("tmux").arg("-V").output();
+    found.map(|_| ()).map_err(|error| format!("needs tmux: {error}"))
 }
 
 #[test]
