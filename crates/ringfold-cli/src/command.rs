@@ -8,6 +8,7 @@ use crate::invocation::Invocation;
 use crate::keys::KeysArguments;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
+use crate::observe::{DrainArguments, EvictArguments, StatusArguments, TopArguments};
 use crate::relay::RelayArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -27,6 +28,16 @@ struct Ringfold {
 enum RingfoldCommand {
     /// Run the master of an elastic run
     Master(MasterArguments),
+    /// Show the state of a run: who is in it, who waits for whom, how fast it is
+    ///
+    /// The exit code is 0 if the run is healthy, 1 if it is degraded, 2 if no master answers.
+    Status(StatusArguments),
+    /// Show the state of a run live in this terminal
+    Top(TopArguments),
+    /// Remove a peer from its run
+    Evict(EvictArguments),
+    /// Refuse new peers, so that a run can end
+    Drain(DrainArguments),
     /// Relay the traffic of peers that cannot reach each other, because both are behind a NAT
     ///
     /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
@@ -84,6 +95,10 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
         }
         match command {
             RingfoldCommand::Master(master) => master.run(),
+            RingfoldCommand::Status(status) => status.run(),
+            RingfoldCommand::Top(top) => top.run(),
+            RingfoldCommand::Evict(evict) => evict.run(),
+            RingfoldCommand::Drain(drain) => drain.run(),
             RingfoldCommand::Relay(relay) => relay.run(),
             RingfoldCommand::Keys(keys) => keys.run(),
             RingfoldCommand::Demo(demo) => demo.run(invocation),

@@ -9,6 +9,7 @@ pub mod invocation;
 pub mod keys;
 pub mod lab;
 pub mod master;
+pub mod observe;
 pub mod relay;
 mod serving;
 pub mod signals;

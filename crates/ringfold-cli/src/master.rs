@@ -1,6 +1,7 @@
 //! The command that runs a master until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::observe;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
@@ -23,6 +24,10 @@ pub struct MasterArguments {
     /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// The file with the token of operators, who may evict peers and drain the run; with certificates the role admin is
+    /// enough [default: RINGFOLD_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    admin_token_file: Option<PathBuf>,
     #[command(flatten)]
     tls: serving::TlsArguments,
     /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
@@ -108,6 +113,9 @@ impl MasterArguments {
         }
         if let Some(token) = token {
             builder = builder.token(token);
+        }
+        if let Some(token) = observe::admin_token(self.admin_token_file.as_deref())? {
+            builder = builder.admin_token(token);
         }
         if let Some(files) = self.tls.files()? {
             builder = builder.tls(files);

@@ -154,7 +154,7 @@ pub enum HandshakeError {
     /// The dialler has a token, and the acceptor none: it is not the expected master.
     #[error("the dialler has a join token, but the acceptor has none")]
     TokenUnexpected,
-    #[error("the join token is wrong")]
+    #[error("the token is wrong")]
     BadToken,
     /// The dialler does not have the key of the epoch.
     #[error("the dialler did not prove that it is a member of the epoch")]
@@ -191,7 +191,12 @@ impl HandshakeError {
     }
 
     fn bad_proof(purpose: Purpose) -> Self {
-        if matches!(purpose, Purpose::Control | Purpose::Relay) { Self::BadToken } else { Self::NotAMember }
+        match purpose {
+            Purpose::Control | Purpose::Relay | Purpose::Masters | Purpose::Observe | Purpose::Admin => {
+                Self::BadToken
+            }
+            Purpose::Data | Purpose::State | Purpose::Probe | Purpose::Window => Self::NotAMember,
+        }
     }
 }
 

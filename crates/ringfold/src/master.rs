@@ -4,20 +4,26 @@ mod builder;
 mod claims;
 mod crash;
 mod etcd;
+mod history;
+mod inquiry;
 mod limits;
 mod list;
+mod observers;
 mod other_master;
 mod peer_connection;
 mod report;
 mod ring_solver;
 mod server;
+mod status;
 
 pub use builder::MasterBuilder;
 pub(crate) use builder::listen_addresses;
+pub use status::{EventEntry, HistorySecond, MasterInfo, Status, ThroughputStatus};
 
 use crate::Error;
 use crate::error::invalid;
 use crate::protection;
+use inquiry::{Inquiries, Question, Reply};
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -60,6 +66,7 @@ struct Shared {
     interrupted: AtomicBool,
     state: Mutex<State>,
     ended: Condvar,
+    inquiries: Arc<Inquiries>,
 }
 
 #[derive(Debug, Default)]
@@ -119,7 +126,8 @@ impl Master {
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
         self.options.check_token(&security, &addresses)?;
         let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
-        let server = Server::new(&self.options, list, poller.clone(), listener)?;
+        let inquiries = self.shared.inquiries.clone();
+        let server = Server::new(&self.options, list, poller.clone(), listener, inquiries)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())
@@ -142,6 +150,30 @@ impl Master {
     /// The addresses it listens on, with the ports chosen for port 0; empty before it is bound.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.state.lock().addresses.clone()
+    }
+
+    /// The status of the master and its run. May be called by any thread.
+    pub fn status(&self) -> Result<Status, Error> {
+        self.ask(Question::Status)?.status()
+    }
+
+    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    pub fn evict(&self, peer: &str, reason: &str) -> Result<String, Error> {
+        self.ask(Question::Evict { peer: peer.into(), reason: reason.into() })?.done()
+    }
+
+    /// Refuses new peers, or accepts them again.
+    pub fn drain(&self, on: bool) -> Result<String, Error> {
+        self.ask(Question::Drain { on })?.done()
+    }
+
+    fn ask(&self, question: Question) -> Result<Reply, Error> {
+        let state = self.shared.state.lock();
+        let Some(poller) = state.poller.clone().filter(|_| state.outcome.is_none()) else {
+            return Err(Error::Misuse("this master is not running".into()));
+        };
+        drop(state);
+        self.shared.inquiries.ask(question, || poller.kick())
     }
 
     /// Ends the master soon. Its peers lose the connection, and dial the same address for a new master.

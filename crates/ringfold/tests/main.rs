@@ -17,6 +17,7 @@ mod group_processes;
 mod group_restoring;
 mod group_retiring;
 mod master;
+mod observing;
 mod own_process;
 mod panicking_log;
 mod rank_threads;

@@ -21,6 +21,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 pub struct MasterBuilder {
     listen: Vec<String>,
     pub(super) token: JoinToken,
+    pub(super) admin_token: JoinToken,
     pub(super) tls: Option<TlsFiles>,
     pub(super) insecure: Option<bool>,
     pub(super) timing: Timing,
@@ -46,6 +47,12 @@ impl MasterBuilder {
     /// The join token: only peers that know it are accepted. Empty: no token.
     pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
         self.token = token.into();
+        self
+    }
+
+    /// The token of operators, who may evict peers and drain the run. Empty: only certificates with the role `admin` may.
+    pub fn admin_token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.admin_token = token.into();
         self
     }
 

@@ -1,10 +1,15 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
+mod answers;
+
 use super::builder::MasterBuilder;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
+use super::history::History;
+use super::inquiry::Inquiries;
 use super::limits;
+use super::observers::Observers;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;
@@ -71,6 +76,12 @@ pub(super) struct Server {
     tours: RingSolver,
     lease: Option<EtcdLease>,
     crash: Option<Crash>,
+    observers: Observers,
+    admin_token: JoinToken,
+    inquiries: Arc<Inquiries>,
+    history: History,
+    started: Instant,
+    list: MasterList,
 }
 
 impl Server {
@@ -79,6 +90,7 @@ impl Server {
         list: MasterList,
         poller: Arc<Poller>,
         listener: Listener,
+        inquiries: Arc<Inquiries>,
     ) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
@@ -101,7 +113,7 @@ impl Server {
                 signer: signer(&security),
                 seed,
             },
-            list,
+            list.clone(),
         );
         let machine = if lease.is_some() { machine.with_lease() } else { machine };
         Ok(Self {
@@ -122,6 +134,12 @@ impl Server {
             long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
+            observers: Observers::default(),
+            admin_token: plan.admin_token.clone(),
+            inquiries,
+            history: History::new(Instant::now()),
+            started: Instant::now(),
+            list,
             others,
             from_masters: HashMap::new(),
             machine,
@@ -151,6 +169,10 @@ impl Server {
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
+            while let Some(inquiry) = self.inquiries.next() {
+                let reply = self.answer(now, inquiry.question.clone());
+                inquiry.answer(reply);
+            }
             self.act_and_flush(now);
         }
         tracing::info!(target: "ringfold::master", "the master ends: it was interrupted");
@@ -170,6 +192,7 @@ impl Server {
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
+            self.observers.poll_timeout(),
         ];
         deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
@@ -187,12 +210,22 @@ impl Server {
         {
             return self.advance_other(now, index);
         }
+        if self.observers.owns(token) {
+            return self.serve_observer(now, token);
+        }
         let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
         let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
+        let (has_observers, admin_token) = (self.observers.is_full(), &self.admin_token);
+        let has_certificates = self.security.has_certificates();
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(join_token.secret()),
             Purpose::Masters if has_others => Ok(join_token.secret()),
+            Purpose::Observe | Purpose::Admin if has_observers => Err(ConnectionRejection::Full),
+            Purpose::Observe => Ok(join_token.secret()),
+            Purpose::Admin if !admin_token.is_none() => Ok(admin_token.secret()),
+            Purpose::Admin if has_certificates => Ok(join_token.secret()),
+            Purpose::Admin => Err(ConnectionRejection::NoAdmin),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -208,6 +241,7 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "no join message in time".into());
         }
+        self.observers.handle_timeout(now);
         self.dismiss_revoked(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
@@ -279,6 +313,12 @@ impl Server {
                     self.from_masters.insert(token, (ControlConnection::new(connection), None));
                     // What followed the handshake may have been read already.
                     self.receive_from_master(now, token);
+                }
+                Outcome::Established(established, connection, _)
+                    if matches!(established.purpose, Purpose::Observe | Purpose::Admin) =>
+                {
+                    let token = self.observers.add(now, connection, established.purpose);
+                    self.serve_observer(now, token);
                 }
                 Outcome::Established(established, connection, from) => {
                     if let Some(Ok(identity)) = connection.peer_identity() {
@@ -401,6 +441,7 @@ impl Server {
                     crash.note(&event);
                 }
                 report(&event);
+                self.history.note(Instant::now(), &event);
             }
         }
     }
