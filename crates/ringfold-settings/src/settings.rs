@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Where a value comes from; later ones have priority.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The table.
     Default,
@@ -22,6 +22,18 @@ pub enum Source {
     Variable(&'static str),
     /// An argument of this name.
     Argument(String),
+}
+
+impl Source {
+    /// Its place in the order of priority; higher ones come first.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File(..) => 1,
+            Self::Variable(_) => 2,
+            Self::Argument(_) => 3,
+        }
+    }
 }
 
 impl fmt::Display for Source {

@@ -12,6 +12,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{LinkMedium, Received};
+use ringfold_fabric::slots::SlotPool;
 use ringfold_fabric::mesh::{Mesh, MeshEvent};
 use ringfold_fabric::poller::Token;
 use ringfold_fabric::reactor::Expected;
@@ -117,10 +118,11 @@ pub(crate) enum PlaneEvent {
 impl DataPlane {
     /// Without epochs and links.
     pub(crate) fn new(mesh: Mesh, stall_after: Duration, restores: bool) -> Self {
+        let medium = LinkMedium::new(SlotPool::new(mesh.poller().limits().spare_slot_bytes));
         Self {
             mesh,
             executor: Executor::new(stall_after),
-            medium: LinkMedium::default(),
+            medium,
             pool: Pool::default(),
             plans: HashMap::new(),
             device_plans: HashMap::new(),

@@ -24,6 +24,7 @@ mod master;
 mod process_name;
 mod protection;
 mod relay;
+pub mod settings;
 mod shared_state;
 mod staging;
 mod traffic;
@@ -46,10 +47,9 @@ pub use group::{
     AddressExchange, Bootstrap, BootstrapListener, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices,
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
-pub use master::{MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder};
+pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
-pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use ringfold_fabric::join_token::{JoinToken, TokenFileError};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
@@ -70,6 +70,7 @@ pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
+pub use ringfold_settings::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncCompany, SyncInfo};
 pub use traffic::{PeerTraffic, TrafficReport};
 pub use tuning_file::TuningFile;

@@ -30,7 +30,7 @@ impl Group {
     /// the split fails too.
     pub fn split(&self, ranks: &[usize], name: &str) -> Result<Self, Error> {
         let blueprint = &self.core().blueprint;
-        self.split_within(ranks, name, blueprint.connect_timeout, blueprint.media)
+        self.split_within(ranks, name, blueprint.connect_timeout_of()?, blueprint.media)
     }
 
     /// As [`Group::split`], with a time limit for forming the new group, and with media of its own.

@@ -1,6 +1,6 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
-use super::builder::MasterBuilder;
+use super::options::MasterOptions;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
@@ -75,7 +75,7 @@ pub(super) struct Server {
 
 impl Server {
     pub fn new(
-        plan: &MasterBuilder,
+        plan: &MasterOptions,
         list: MasterList,
         poller: Arc<Poller>,
         listener: Listener,
@@ -94,7 +94,8 @@ impl Server {
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
-                recovery: plan.recovery()?,
+                recovery: plan.recovery,
+                peers_max: plan.peers_max(),
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
