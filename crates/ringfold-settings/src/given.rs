@@ -1,6 +1,6 @@
 //! Settings that a program has given: by a builder, a flag or a call.
 
-use crate::{Setting, SettingError, Source};
+use crate::{Setting, SettingError, Source, User};
 use core::fmt;
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -83,17 +83,23 @@ impl Given {
         self.values.push(GivenValue { setting, text, from });
     }
 
-    /// Sets what was written as `NAME=VALUE`.
+    /// Sets what was written as `--set NAME=VALUE`.
     pub fn set_pair(&mut self, pair: &str) {
         match pair.split_once('=') {
-            Some((name, value)) => self.set(name.trim(), value.trim()),
-            None => self.fail(SettingError(format!("invalid setting {pair:?}: must be NAME=VALUE"))),
+            Some((name, value)) if name.trim() == "config" => self.set_config(value.trim()),
+            Some((name, value)) => match Setting::require(name.trim()) {
+                Ok(setting) => self.set_as(setting, value.trim(), format!("--set {}", setting.name)),
+                Err(error) => self.fail(error),
+            },
+            None => self.fail(SettingError(format!("invalid --set {pair:?}: must be NAME=VALUE"))),
         }
     }
 
-    /// Whether a value was given for it.
-    pub fn has(&self, setting: &Setting) -> bool {
-        self.values.iter().any(|given| given.setting.name == setting.name)
+    /// What is for one user.
+    pub fn only_for(&self, user: User) -> Self {
+        let mut only = self.clone();
+        only.values.retain(|given| given.setting.users.contains(&user));
+        only
     }
 
     /// The first error, or all that was given.

@@ -293,7 +293,7 @@ mod tests {
         );
         let mut pair = Given::default();
         pair.set_pair("heartbeat");
-        assert_eq!(error(&pair, &[]), "invalid setting \"heartbeat\": must be NAME=VALUE");
+        assert_eq!(error(&pair, &[]), "invalid --set \"heartbeat\": must be NAME=VALUE");
     }
 
     #[test]

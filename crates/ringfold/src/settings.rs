@@ -96,6 +96,11 @@ pub(crate) fn token(settings: &Settings, given: Option<JoinToken>) -> Result<Joi
     }
 }
 
+/// The join token of settings; none if there is no such setting.
+pub fn join_token(settings: &Settings) -> Result<JoinToken, Error> {
+    token(settings, None)
+}
+
 /// The certificates: those of the program, or else those of the settings.
 pub(crate) fn tls(settings: &Settings, given: Option<TlsFiles>) -> Result<Option<TlsFiles>, Error> {
     match given {
@@ -148,6 +153,12 @@ pub(crate) fn advertised_by(settings: &Settings) -> Result<Vec<SocketAddr>, Erro
         })
     };
     settings.list(&ADVERTISE).map(parse).collect()
+}
+
+/// The masters of the run that settings name, separated by commas, for a communicator.
+pub fn master_addresses(settings: &Settings) -> Option<String> {
+    let masters: Vec<_> = settings.list(&MASTERS).map(|text| with_port(text, crate::MASTER_PORT)).collect();
+    (!masters.is_empty()).then(|| masters.join(","))
 }
 
 /// Adds the default port to an address without one.
