@@ -48,7 +48,8 @@ pub fn start_once() {
 
 /// Starts logging by these settings, unless the process has installed a log itself.
 pub fn start(settings: Option<&Settings>) {
-    let found = settings.and_then(|settings| Some((settings.text(&table::LOG)?, settings.source(&table::LOG))));
+    let found =
+        settings.and_then(|settings| Some((settings.text(&table::LOG)?, settings.source(&table::LOG))));
     let (filter, warning) =
         found.map_or_else(|| (default_filter(), None), |(text, source)| read_filter(text, source));
     // It fails only if a log was started before.

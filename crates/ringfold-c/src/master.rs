@@ -4,8 +4,8 @@ use crate::handles::{Handles, drop_last};
 use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
-use ringfold_bindings::result::{ApiCall, CallError};
 use ringfold_bindings::log;
+use ringfold_bindings::result::{ApiCall, CallError};
 use std::sync::Arc;
 
 /// All masters of the process; the handles of communicators have another remainder.

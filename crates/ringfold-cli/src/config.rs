@@ -91,7 +91,8 @@ impl ShowArguments {
         });
         let titles = ["setting", "value", "from", "meaning"].map(String::from);
         let lines: Vec<_> = std::iter::once(titles).chain(cells).collect();
-        let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
+        let width =
+            |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
         let [names, values, sources] = [width(0), width(1).min(40), width(2).min(40)];
         for [name, value, source, about] in &lines {
             serving::print_line(&format!("{name:names$}  {value:values$}  {source:sources$}  {about}"))?;

@@ -117,11 +117,7 @@ impl MasterArguments {
     fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> Result<()> {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         // A dual-stack socket looks like an IPv6 socket.
-        let note = if !is_chosen && addresses.iter().all(SocketAddr::is_ipv6) {
-            " (and IPv4)"
-        } else {
-            ""
-        };
+        let note = if !is_chosen && addresses.iter().all(SocketAddr::is_ipv6) { " (and IPv4)" } else { "" };
         serving::print_line(&format!("{LISTENING}{}{note}", texts.join(", ")))
     }
 }

@@ -47,7 +47,8 @@ impl ConnectionLimits {
             unreachable_after: time(&table::UNREACHABLE_AFTER, default.unreachable_after),
             connect_max: time(&table::CONNECT_MAX, default.connect_max),
             handshake_max: time(&table::HANDSHAKE_MAX, default.handshake_max),
-            handshakes_max: number(&table::HANDSHAKES_MAX, default.handshakes_max).min(default.handshakes_max),
+            handshakes_max: number(&table::HANDSHAKES_MAX, default.handshakes_max)
+                .min(default.handshakes_max),
             spare_slot_bytes: number(&table::SPARE_SLOT_BYTES, default.spare_slot_bytes),
             relay_pairs_max: number(&table::RELAY_PAIRS_MAX, default.relay_pairs_max),
             relay_waiting_max: number(&table::RELAY_WAITING_MAX, default.relay_waiting_max),

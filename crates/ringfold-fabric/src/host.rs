@@ -17,7 +17,13 @@ pub fn host_id(name: &str) -> u64 {
 
 /// The same for what has no builder.
 pub fn host_id_without_builder() -> u64 {
-    host_id(Settings::without_builder().ok().as_ref().and_then(|settings| settings.text(&table::HOST)).unwrap_or(""))
+    host_id(
+        Settings::without_builder()
+            .ok()
+            .as_ref()
+            .and_then(|settings| settings.text(&table::HOST))
+            .unwrap_or(""),
+    )
 }
 
 /// A unique number, for processes that do not share memory.

@@ -341,8 +341,7 @@ impl Mesh {
             request.attempt = Attempt::Due(now + handshake_max);
         }
         let token = connection.token();
-        self.pending
-            .insert(token, PendingStream { established, connection, deadline: now + handshake_max });
+        self.pending.insert(token, PendingStream { established, connection, deadline: now + handshake_max });
         self.read_head(now, token);
     }
 

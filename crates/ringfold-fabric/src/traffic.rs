@@ -131,13 +131,17 @@ static SHARED: Mutex<Vec<(Direction, Bandwidth, Weak<Limit>)>> = Mutex::new(Vec:
 impl Network {
     /// With these caps alone.
     pub fn with_caps(caps: BandwidthCaps) -> Self {
-        Self { accounts: Mutex::default(), limits: [caps.upload, caps.download].map(|cap| cap.map(Limit::new)) }
+        Self {
+            accounts: Mutex::default(),
+            limits: [caps.upload, caps.download].map(|cap| cap.map(Limit::new)),
+        }
     }
 
     /// With the caps of its owner. A direction without one has that of the settings: if that is not an argument, it is shared by
     /// the whole process.
     pub fn of(settings: &Settings, own: BandwidthCaps) -> Self {
-        let limit = |direction, own: Option<Bandwidth>, setting: &Setting| match (own, settings.cap(setting)) {
+        let limit = |direction, own: Option<Bandwidth>, setting: &Setting| match (own, settings.cap(setting))
+        {
             (None, Some(cap)) if !settings.is_argument(setting) => Some(Limit::shared(direction, cap)),
             (own, cap) => own.or(cap).map(Limit::new),
         };
@@ -193,7 +197,10 @@ impl Limit {
     /// The cap of the whole process.
     fn shared(direction: Direction, cap: Bandwidth) -> Arc<Self> {
         let mut shared = SHARED.lock();
-        let used = shared.iter().find(|(d, c, _)| *d == direction && *c == cap).and_then(|(.., used)| used.upgrade());
+        let used = shared
+            .iter()
+            .find(|(d, c, _)| *d == direction && *c == cap)
+            .and_then(|(.., used)| used.upgrade());
         used.unwrap_or_else(|| {
             let limit = Self::new(cap);
             shared.retain(|(.., used)| used.strong_count() > 0);

@@ -36,7 +36,8 @@ impl core::fmt::Debug for Entry {
 impl SettingsFile {
     /// Reads a file. The error has a line for each problem.
     pub fn read(path: &Path) -> Result<Self, SettingError> {
-        let failed = |why: String| SettingError(format!("cannot read the settings file {}: {why}", path.display()));
+        let failed =
+            |why: String| SettingError(format!("cannot read the settings file {}: {why}", path.display()));
         let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
         let mut text = String::new();
         file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
@@ -48,7 +49,8 @@ impl SettingsFile {
 
     /// As [`SettingsFile::read`], from its text.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SettingError> {
-        let line_of = |span: Range<usize>| text.as_bytes()[..span.start].iter().filter(|b| **b == b'\n').count() + 1;
+        let line_of =
+            |span: Range<usize>| text.as_bytes()[..span.start].iter().filter(|b| **b == b'\n').count() + 1;
         let at = |span, why: String| format!("{}:{}: {why}", path.display(), line_of(span));
         let table = DeTable::parse(text)
             .map_err(|error| SettingError(at(error.span().unwrap_or(0..0), error.message().to_owned())))?;
@@ -72,7 +74,9 @@ impl SettingsFile {
         };
         add(None, table.get_ref(), true);
         for user in USERS {
-            if let Some(of_user) = table.get_ref().get(user.name()).and_then(|value| value.get_ref().as_table()) {
+            if let Some(of_user) =
+                table.get_ref().get(user.name()).and_then(|value| value.get_ref().as_table())
+            {
                 add(Some(user), of_user, false);
             }
         }
@@ -102,7 +106,11 @@ impl SettingsFile {
 }
 
 /// The setting of a key, and its value as a text.
-fn read_entry(user: Option<User>, name: &str, value: &DeValue<'_>) -> Result<(&'static Setting, String), String> {
+fn read_entry(
+    user: Option<User>,
+    name: &str,
+    value: &DeValue<'_>,
+) -> Result<(&'static Setting, String), String> {
     let Some(setting) = Setting::find(name) else {
         let users = USERS.iter().map(|user| user.name()).filter(|_| user.is_none());
         let hint = nearest::hint(name, table::ALL.iter().map(|setting| setting.name).chain(users));
@@ -162,7 +170,9 @@ mod tests {
     #[test]
     fn each_problem_is_named_with_file_line_and_key() {
         assert_eq!(
-            problems("\nhearbeat = 1\n[master]\nwait_max = \"soon\"\nvolunteer_relay = true\n[relay]\nquic = 7\n"),
+            problems(
+                "\nhearbeat = 1\n[master]\nwait_max = \"soon\"\nvolunteer_relay = true\n[relay]\nquic = 7\n"
+            ),
             "run.toml:2: unknown key \"hearbeat\": did you mean \"heartbeat\"?\n\
              run.toml:4: invalid wait_max \"soon\": must be a time from 1s to 30d, such as 500ms, 2.5s or 10min\n\
              run.toml:5: unknown key \"volunteer_relay\" of [master]: it is one of peer\n\
@@ -171,14 +181,24 @@ mod tests {
         assert_eq!(problems("[mastr]\n"), "run.toml:1: unknown key \"mastr\": did you mean \"master\"?");
         assert_eq!(problems("master = 5"), "run.toml:1: invalid master: must be a table, [master]");
         assert_eq!(problems("quic = \"perhaps\"").lines().count(), 1);
-        assert!(problems("quic = 1").starts_with("run.toml:1: invalid quic: must be a bool, but is a TOML integer"));
-        assert!(problems("quic = true\nquic = false").starts_with("run.toml:2: duplicate key"), "{}", problems("quic = true\nquic = false"));
+        assert!(
+            problems("quic = 1")
+                .starts_with("run.toml:1: invalid quic: must be a bool, but is a TOML integer")
+        );
+        assert!(
+            problems("quic = true\nquic = false").starts_with("run.toml:2: duplicate key"),
+            "{}",
+            problems("quic = true\nquic = false")
+        );
         assert!(problems("quic =").starts_with("run.toml:1: "));
     }
 
     #[test]
     fn a_secret_is_not_in_errors() {
         assert!(!problems("join_token = [\"sesame\"]").contains("sesame"));
-        assert!(!format!("{:?}", SettingsFile::parse(Path::new("a"), "join_token = \"sesame\"")).contains("sesame"));
+        assert!(
+            !format!("{:?}", SettingsFile::parse(Path::new("a"), "join_token = \"sesame\""))
+                .contains("sesame")
+        );
     }
 }

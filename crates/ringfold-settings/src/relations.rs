@@ -24,7 +24,11 @@ pub(crate) fn check(settings: &Settings) -> Result<(), SettingError> {
                 let time = settings.time(setting).map(show_time).unwrap_or_default();
                 format!("{} {time} ({})", setting.name, settings.source(setting))
             };
-            return Err(SettingError(format!("invalid {}: must be at least {factor}{}", of(greater), of(less))));
+            return Err(SettingError(format!(
+                "invalid {}: must be at least {factor}{}",
+                of(greater),
+                of(less)
+            )));
         }
     }
     Ok(())
@@ -42,7 +46,8 @@ mod tests {
         }
         let mut given = Given::default();
         given.set("silence_max", "600ms");
-        let error = |user| Settings::resolve(user, &given, &Given::default(), |_| None).unwrap_err().to_string();
+        let error =
+            |user| Settings::resolve(user, &given, &Given::default(), |_| None).unwrap_err().to_string();
         assert_eq!(
             error(User::Master),
             "invalid silence_max 600ms (setting silence_max): must be at least 2 x heartbeat 500ms (default)"

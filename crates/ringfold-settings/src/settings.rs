@@ -86,9 +86,10 @@ impl Settings {
         let file = match given.config().or(process.config()) {
             Some(path) => Some(SettingsFile::read(path)?),
             None => match read(CONFIG_VARIABLE)? {
-                Some(path) => Some(SettingsFile::read(path.as_ref()).map_err(|error| {
-                    SettingError(format!("invalid {CONFIG_VARIABLE}: {error}"))
-                })?),
+                Some(path) => Some(
+                    SettingsFile::read(path.as_ref())
+                        .map_err(|error| SettingError(format!("invalid {CONFIG_VARIABLE}: {error}")))?,
+                ),
                 None => None,
             },
         };
@@ -272,9 +273,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_source() {
-        let error = |given: &Given, variables: &[(&str, &str)]| {
-            resolve(User::Master, given, variables).unwrap_err()
-        };
+        let error =
+            |given: &Given, variables: &[(&str, &str)]| resolve(User::Master, given, variables).unwrap_err();
         let none = Given::default();
         assert_eq!(
             error(&none, &[("RINGFOLD_RECOVER", "oldest")]),
@@ -285,8 +285,14 @@ mod tests {
             given.set(name, value);
             given
         };
-        assert_eq!(error(&given("hartbeat", "1s"), &[]), "unknown setting \"hartbeat\": did you mean \"heartbeat\"?");
-        assert!(error(&given("heartbeat", "soon"), &[]).starts_with("invalid setting heartbeat \"soon\": must be a time"));
+        assert_eq!(
+            error(&given("hartbeat", "1s"), &[]),
+            "unknown setting \"hartbeat\": did you mean \"heartbeat\"?"
+        );
+        assert!(
+            error(&given("heartbeat", "soon"), &[])
+                .starts_with("invalid setting heartbeat \"soon\": must be a time")
+        );
         assert_eq!(
             error(&given("volunteer_relay", "true"), &[]),
             "unknown setting \"volunteer_relay\" of a master: it is one of peer"

@@ -207,8 +207,6 @@ table! {
     FLIGHT_BYTES "flight_bytes" for ALL_USERS: Kind::Bytes(0, 1 << 40), "1MiB";
 }
 
-
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +235,10 @@ mod tests {
         if std::env::var_os("RINGFOLD_BLESS").is_some_and(|set| set == "1") {
             std::fs::write(path, format!("{before}{begin}{expected}{end}{after}")).unwrap();
         } else {
-            assert!(table == expected, "docs/settings.md is out of date: run this test with RINGFOLD_BLESS=1");
+            assert!(
+                table == expected,
+                "docs/settings.md is out of date: run this test with RINGFOLD_BLESS=1"
+            );
         }
     }
 }

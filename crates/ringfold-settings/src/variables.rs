@@ -9,8 +9,14 @@ pub const CONFIG_VARIABLE: &str = "RINGFOLD_CONFIG";
 const PREFIX: &str = "RINGFOLD_";
 
 /// Variables that are no settings: of tests and scripts.
-const OTHERS: [&str; 6] =
-    ["RINGFOLD_BLESS", "RINGFOLD_LONG", "RINGFOLD_MNIST", "RINGFOLD_SKIPS", "RINGFOLD_TOOLS", "RINGFOLD_WHEEL"];
+const OTHERS: [&str; 6] = [
+    "RINGFOLD_BLESS",
+    "RINGFOLD_LONG",
+    "RINGFOLD_MNIST",
+    "RINGFOLD_SKIPS",
+    "RINGFOLD_TOOLS",
+    "RINGFOLD_WHEEL",
+];
 
 /// How names of more such variables begin.
 const OTHER_PREFIXES: [&str; 4] = ["RINGFOLD_TEST_", "RINGFOLD_LAB_", "RINGFOLD_CHURN_", "RINGFOLD_GPU_"];
@@ -32,7 +38,10 @@ fn warnings(names: impl Iterator<Item = String>) -> Vec<String> {
         .map(|name| {
             let known = table::ALL.iter().map(|setting| setting.variable).chain([CONFIG_VARIABLE]);
             let hint = nearest::hint(&name[PREFIX.len()..], known.map(|name| &name[PREFIX.len()..]));
-            format!("unknown variable {name}, which is ignored{}", hint.replace("mean \"", "mean \"RINGFOLD_"))
+            format!(
+                "unknown variable {name}, which is ignored{}",
+                hint.replace("mean \"", "mean \"RINGFOLD_")
+            )
         })
         .collect()
 }
@@ -66,7 +75,14 @@ mod tests {
 
     #[test]
     fn unknown_variables_are_reported_with_the_nearest_name() {
-        let given = ["RINGFOLD_HEARTBAET", "RINGFOLD_ZZZ", "OTHER", "PCCL_JOIN_TOKEN", "RINGFOLD_LOG", "RINGFOLD_LONG"];
+        let given = [
+            "RINGFOLD_HEARTBAET",
+            "RINGFOLD_ZZZ",
+            "OTHER",
+            "PCCL_JOIN_TOKEN",
+            "RINGFOLD_LOG",
+            "RINGFOLD_LONG",
+        ];
         let warnings = warnings(given.into_iter().chain(["RINGFOLD_TEST_X"]).map(Into::into));
         assert_eq!(
             warnings,

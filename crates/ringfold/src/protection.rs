@@ -98,7 +98,9 @@ mod tests {
         let far = ["127.0.0.1:1", "10.0.0.7:1"].map(|text| text.parse().unwrap());
         let security = Security::new(Encryption::Always).unwrap();
         let settings = Settings::load(User::Peer, &Given::default()).unwrap();
-        let check = |token: &str, addresses: &[SocketAddr]| check_dial(&token.into(), &security, addresses, &settings);
+        let check = |token: &str, addresses: &[SocketAddr]| {
+            check_dial(&token.into(), &security, addresses, &settings)
+        };
         assert!(check("sesame", &near).is_ok() && check("0123456789abcdef", &far).is_ok());
         let error = check("sesame", &far).unwrap_err();
         assert!(error.to_string().starts_with("invalid join token of 6 bytes: off loopback"), "{error}");

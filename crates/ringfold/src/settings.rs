@@ -1,12 +1,12 @@
 //! What builders take from settings.
 
 pub use ringfold_settings::{
-    CONFIG_VARIABLE, Given, Kind, Setting, SettingError, Settings, SettingsFile, Source, USERS, User, reference,
-    set_for_process, table,
+    CONFIG_VARIABLE, Given, Kind, Setting, SettingError, Settings, SettingsFile, Source, USERS, User,
+    reference, set_for_process, table,
 };
 
-use crate::{Error, TuningFile};
 use crate::error::invalid;
+use crate::{Error, TuningFile};
 use core::time::Duration;
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::tls::TlsFiles;
@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_token_of_the_better_source_is_used() {
-        let length = |values: &[(&str, &str)]| token(&settings(User::Peer, values), None).map(|t| t.shortest());
+        let length =
+            |values: &[(&str, &str)]| token(&settings(User::Peer, values), None).map(|t| t.shortest());
         assert_eq!(length(&[("join_token", "sesame"), ("join_token_file", "/nonexistent")]), Ok(6));
         let error = length(&[("join_token_file", "/nonexistent")]).unwrap_err().to_string();
         assert!(error.contains("invalid setting join_token_file: "), "{error}");

@@ -214,7 +214,8 @@ impl OutgoingLink {
         connection.send(&head.encode());
         connection.flush(&mut Vec::new())?;
         if let Some(offer) = offer {
-            self.offer_sent = Some(PendingOffer { offer, connection, deadline: now + poller.limits().handshake_max });
+            self.offer_sent =
+                Some(PendingOffer { offer, connection, deadline: now + poller.limits().handshake_max });
             return Ok(());
         }
         self.done.push((index, connection));

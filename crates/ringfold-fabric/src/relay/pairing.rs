@@ -77,8 +77,7 @@ impl<K: Copy + Eq + Hash> Pairing<K> {
         let replaced = of_pair.and_then(|queue| queue.front()).map(|(oldest, _)| *oldest);
         replaced.inspect(|oldest| self.remove(*oldest));
         let of_member = self.by_member.get(&half.from).copied().unwrap_or(0);
-        if self.halves.len() >= self.waiting_max || of_member >= limits::RELAY_WAITING_PER_MEMBER_MAX
-        {
+        if self.halves.len() >= self.waiting_max || of_member >= limits::RELAY_WAITING_PER_MEMBER_MAX {
             return Placed::Full;
         }
         self.waiting.entry(half).or_default().push_back((key, now + half.wait_max()));

@@ -77,7 +77,8 @@ impl CommunicatorOptions {
                 builder.master
             ));
         }
-        if let Some(cap) = [builder.caps.upload, builder.caps.download].into_iter().flatten().find(|c| *c < CAP_MIN)
+        if let Some(cap) =
+            [builder.caps.upload, builder.caps.download].into_iter().flatten().find(|c| *c < CAP_MIN)
         {
             return Err(invalid!("invalid cap of {cap}: must be at least {CAP_MIN}"));
         }
@@ -144,9 +145,10 @@ impl CommunicatorOptions {
             addresses: settings::advertised(&self.settings, &self.advertised, listens)?,
             relays: self.volunteers,
         };
-        let mut mesh = Mesh::new(peer, listener, self.streams, time(&table::LINK_MAX, limits::LINK_MAX), &poller)
-            .on_host(host)
-            .with_relay_token(self.token.clone(), self.volunteers);
+        let mut mesh =
+            Mesh::new(peer, listener, self.streams, time(&table::LINK_MAX, limits::LINK_MAX), &poller)
+                .on_host(host)
+                .with_relay_token(self.token.clone(), self.volunteers);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }
@@ -158,7 +160,13 @@ impl CommunicatorOptions {
             uplink = uplink.with_replicas();
         }
         let config = PeerConfig { peer, join, replica: self.replica, timing: self.timing };
-        let driver = Driver::new(config, time(&table::STALL_AFTER, limits::STALL_AFTER), mesh, uplink, WorkerReports::new(&poller));
+        let driver = Driver::new(
+            config,
+            time(&table::STALL_AFTER, limits::STALL_AFTER),
+            mesh,
+            uplink,
+            WorkerReports::new(&poller),
+        );
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)
     }
 

@@ -251,7 +251,8 @@ impl GroupBuilder {
 
     /// The time limit for forming a group.
     pub(super) fn connect_timeout_of(&self) -> Result<Duration, Error> {
-        let setting = || Settings::load(User::Group, &self.given).map(|settings| bootstrap_timeout(&settings));
+        let setting =
+            || Settings::load(User::Group, &self.given).map(|settings| bootstrap_timeout(&settings));
         Ok(self.connect_timeout.map_or_else(setting, Ok)?)
     }
 

@@ -11,6 +11,7 @@ use super::core::Core;
 use super::operation::RankContext;
 use crate::Error;
 use crate::error::{invalid, wait_for_cause};
+use crate::settings::Given;
 use parking_lot::Mutex;
 use ringfold_proto::id::Rank;
 use std::io;
@@ -41,6 +42,18 @@ impl Group {
         timeout: Duration,
         media: Media,
     ) -> Result<Self, Error> {
+        self.split_by(ranks, name, timeout, media, None)
+    }
+
+    /// As [`Group::split_within`], with [settings](crate::settings) by argument instead of those of this group.
+    pub fn split_by(
+        &self,
+        ranks: &[usize],
+        name: &str,
+        timeout: Duration,
+        media: Media,
+        given: Option<Given>,
+    ) -> Result<Self, Error> {
         let core = self.core();
         let me = position(core, ranks)?;
         let members: Arc<[Rank]> = ranks.iter().copied().map(Rank::from_index).collect();
@@ -58,6 +71,10 @@ impl Group {
             .media(media)
             .timeout(operation_timeout)
             .tuning(core.tuning);
+        let builder = match given {
+            Some(given) => builder.settings(given),
+            None => builder,
+        };
         if ranks.len() == 1 {
             return builder.connect_from(SplitOrigin::default());
         }

@@ -59,7 +59,12 @@ impl MasterOptions {
         if let Some(min) = recovery.min.filter(|min| !(1..=WORLD_MAX).contains(min)) {
             return Err(invalid!("invalid number of peers to recover with {min}: must be 1..={WORLD_MAX}"));
         }
-        let masters = list(builder.masters, &table::MASTERS);
+        let by_program = !builder.masters.is_empty() || settings.is_argument(&table::MASTERS);
+        let mut masters = list(builder.masters, &table::MASTERS);
+        if masters.len() == 1 && !by_program {
+            // It is where peers find a master that is alone, as in a container, and may be the address of a service.
+            masters.clear();
+        }
         Ok(Self {
             listen: list(builder.listen, &table::LISTEN),
             token: settings::token(&settings, builder.token)?,
@@ -100,7 +105,9 @@ impl MasterOptions {
     pub(super) fn relays(&self) -> Result<Vec<SocketAddr>, Error> {
         let mut relays = Vec::new();
         for text in &self.relays {
-            let found = with_port(text, RELAY_PORT).to_socket_addrs().map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
+            let found = with_port(text, RELAY_PORT)
+                .to_socket_addrs()
+                .map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
             let usable = found.filter(|at| !at.ip().is_unspecified() && at.port() != 0);
             let before = relays.len();
             relays.extend(usable);
@@ -144,7 +151,9 @@ pub(crate) fn listen_addresses(listen: &[String], port: u16) -> Result<Vec<Liste
     }
     let mut addresses = Vec::new();
     for text in listen {
-        let found = with_port(text, port).to_socket_addrs().map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?;
+        let found = with_port(text, port)
+            .to_socket_addrs()
+            .map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?;
         let found: Vec<_> = found.collect();
         // A name may resolve to an address family that this host lacks.
         let optional = found.len() > 1;
@@ -193,7 +202,8 @@ mod tests {
         let recovery = |builder: MasterBuilder| MasterOptions::new(builder).map(|options| options.recovery);
         assert_eq!(recovery(Master::builder()).unwrap(), RecoverySettings::default());
         let given = [("recover", "majority"), ("recover_after", "1.5"), ("recover_min", "3")];
-        let builder = given.iter().fold(Master::builder(), |builder, (name, text)| builder.setting(name, text));
+        let builder =
+            given.iter().fold(Master::builder(), |builder, (name, text)| builder.setting(name, text));
         let after = Duration::from_millis(1500);
         let want = RecoverySettings { policy: Recover::Majority, after, min: Some(3) };
         assert_eq!(recovery(builder.clone()).unwrap(), want);

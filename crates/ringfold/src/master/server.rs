@@ -1,10 +1,10 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
-use super::options::MasterOptions;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
 use super::limits;
+use super::options::MasterOptions;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;

@@ -7,6 +7,7 @@ use crate::demo::start_master;
 use crate::invocation::Invocation;
 use crate::serving::raise_descriptor_limit;
 use anyhow::{Context, Result};
+use ringfold::settings::{Given, Settings, User};
 use ringfold::{Communicator, JoinToken};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialer};
@@ -18,7 +19,6 @@ use ringfold_proto::id::{PeerId, RunId};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with,
 };
-use ringfold::settings::{Given, Settings, User};
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;

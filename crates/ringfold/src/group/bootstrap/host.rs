@@ -243,7 +243,8 @@ impl Host<'_> {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
                 Outcome::Established(_, connection, from) => {
-                    let (token, deadline) = (connection.token(), now + self.place.poller().limits().handshake_max);
+                    let (token, deadline) =
+                        (connection.token(), now + self.place.poller().limits().handshake_max);
                     let control = ControlConnection::new(connection);
                     self.unnamed.insert(token, Unnamed { control, from, deadline });
                     self.read_join(now, token);
