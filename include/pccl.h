@@ -515,6 +515,15 @@ PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicat
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
+ * (Ringfold) Sets a setting, such as "silence_max" to "1s", for masters and communicators that are created from now on; null
+ * undoes it. It has priority over the environment (RINGFOLD_SILENCE_MAX) and over the TOML file, which RINGFOLD_CONFIG or
+ * the setting "config" names. docs/settings.md has all settings. Needs no pcclInit.
+ *
+ *   pcclInvalidArgument         the name is null or unknown, or the value is invalid; pcclGetLastError says why
+ */
+PCCL_EXPORT pcclResult_t pcclSetOption(const char *name, const char *PCCL_NULLABLE value);
+
+/*
  * (Ringfold) Sets the files with certificates of the run, made by `ringfold keys`, for masters and communicators that are
  * created from now on: the CA of the run, the certificate of this process and its private key, and the revocation list,
  * which may be null. All connections are then encrypted, both ends must have certificates of the run, and no token is

@@ -6,11 +6,12 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
 from ringfold import _native
+from ringfold._settings import SettingValue, setting_pairs
 
 
 class MasterNode:
@@ -31,6 +32,8 @@ class MasterNode:
     ``recover_min`` is the number of peers that must be back for the run to continue earlier, and that must hold a revision
     for it to win over older ones (``RINGFOLD_RECOVER_MIN``; otherwise all lost peers, and one holder).
 
+    ``settings`` are settings by name, as for :class:`Communicator`.
+
     ``run()`` serves on a native thread. A script that only calls ``run()`` serves until Ctrl-C: the end of the script, and
     the destructor, wait until the master is interrupted. An exception that ends the script also ends the master. As a
     context manager it runs on entry and ends on exit.
@@ -42,7 +45,7 @@ class MasterNode:
 
     def __init__(
         self,
-        listen_address: str = "0.0.0.0:48148",
+        listen_address: str | None = None,
         *,
         token: str | None = None,
         tls: Sequence[str] | None = None,
@@ -51,6 +54,7 @@ class MasterNode:
         recover: Literal["newest", "majority", "manual"] | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         if isinstance(masters, str):
             masters = [address.strip() for address in masters.split(",")]
@@ -63,6 +67,7 @@ class MasterNode:
             recover,
             recover_after,
             recover_min,
+            setting_pairs(settings),
         )
         self._runs = False
         self._process = os.getpid()

@@ -2,6 +2,7 @@
 //! interpreter.
 
 use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
+use crate::config::ConfigArguments;
 use crate::demo::{Demo, PeerArguments};
 use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
@@ -43,6 +44,8 @@ enum RingfoldCommand {
     /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
     /// SIGTERM with exit code 0.
     Relay(RelayArguments),
+    /// Show the settings in force and where they come from, or check a file with settings
+    Config(ConfigArguments),
     /// Make the secrets of a run
     Keys(KeysArguments),
     /// Show a run on this machine that loses a peer and adds a new one
@@ -91,7 +94,7 @@ pub fn named(name: &str, arguments: Vec<OsString>, invocation: &Invocation) -> O
 pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
     run("ringfold", arguments, |Ringfold { command }| {
         if !matches!(command, RingfoldCommand::Master(_) | RingfoldCommand::Relay(_)) {
-            log::start(None);
+            log::start_once();
         }
         match command {
             RingfoldCommand::Master(master) => master.run(),
@@ -100,6 +103,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::Evict(evict) => evict.run(),
             RingfoldCommand::Drain(drain) => drain.run(),
             RingfoldCommand::Relay(relay) => relay.run(),
+            RingfoldCommand::Config(config) => config.run(),
             RingfoldCommand::Keys(keys) => keys.run(),
             RingfoldCommand::Demo(demo) => demo.run(invocation),
             RingfoldCommand::DemoPeer(peer) => peer.run(),

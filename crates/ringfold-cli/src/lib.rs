@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod command;
+mod config;
 pub mod demo;
 pub mod exit_code;
 pub mod invocation;

@@ -1,6 +1,6 @@
 //! The commands that ask a master, or tell it something: `ringfold status`, `top`, `evict` and `drain`.
 
-mod table;
+mod text;
 mod top;
 
 pub use top::TopArguments;
@@ -8,10 +8,10 @@ pub use top::TopArguments;
 use crate::exit_code::{FAILURE, SUCCESS};
 use crate::serving;
 use crate::signals::Signals;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{Health, JoinToken, MASTER_PORT, Observer, ObserverOptions, Status};
-use ringfold_bindings::masters;
+use ringfold::settings::{Given, Settings, User, master_addresses, table};
+use ringfold::{Health, Observer, ObserverOptions, Status};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct MasterAddress {
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
+    settings: serving::SettingArguments,
+    #[command(flatten)]
     tls: serving::TlsArguments,
     /// Do not encrypt the connection: for runs that do not
     #[arg(long)]
@@ -38,23 +40,29 @@ pub struct MasterAddress {
 }
 
 impl MasterAddress {
-    fn options(&self) -> Result<ObserverOptions> {
-        let mut options = ObserverOptions::default();
-        if let Some(token) = serving::join_token(self.token_file.as_deref())? {
-            options = options.token(token);
-        }
-        if let Some(files) = self.tls.files()? {
-            options = options.tls(files);
-        }
-        Ok(if self.insecure { options.insecure(true) } else { options })
+    /// The settings by flag.
+    fn given(&self) -> Given {
+        let mut given = self.settings.given();
+        self.tls.add_to(&mut given);
+        let token_file = self.token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
+        serving::add_flag(&mut given, &table::INSECURE, self.insecure.then_some("true"));
+        given
     }
-}
 
-/// The masters that were given, or those of the environment, or the one of this machine.
-fn masters_of(given: Option<&str>) -> String {
-    let listed = given.map(str::to_owned).or_else(masters::listed).unwrap_or_else(|| "127.0.0.1".into());
-    let each = listed.split(',').map(|text| serving::with_port(text.trim(), MASTER_PORT));
-    each.collect::<Vec<_>>().join(",")
+    fn options(&self) -> ObserverOptions {
+        ObserverOptions::default().settings(self.given())
+    }
+
+    /// The masters that were given, or those of the settings, or the one of this machine.
+    fn masters(&self, given: Option<&str>) -> Result<String> {
+        let listed = || Ok::<_, anyhow::Error>(master_addresses(&Settings::load(User::Peer, &self.given())?));
+        let masters = match given {
+            Some(masters) => Some(masters.to_owned()),
+            None => listed()?,
+        };
+        Ok(masters.unwrap_or_else(|| "127.0.0.1".into()))
+    }
 }
 
 /// `ringfold status`
@@ -81,7 +89,7 @@ pub struct StatusArguments {
 impl StatusArguments {
     /// Prints the status, and returns the exit code: 0 healthy, 1 degraded, 2 unreachable.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.address.options()?, masters_of(self.master.as_deref()));
+        let (options, masters) = (self.address.options(), self.address.masters(self.master.as_deref())?);
         if !self.watch {
             return Ok(match connect(&options, &masters) {
                 Ok(mut observer) => self.print(&mut observer)?,
@@ -121,7 +129,7 @@ impl StatusArguments {
         let mut out = std::io::stdout().lock();
         match self.json {
             true => writeln!(out, "{json}")?,
-            false => write!(out, "{}", table::render(&status, observer.address(), self.events))?,
+            false => write!(out, "{}", text::render(&status, observer.address(), self.events))?,
         }
         out.flush()?;
         Ok(match status.run.health {
@@ -176,23 +184,13 @@ pub struct AdminArguments {
 
 impl AdminArguments {
     fn connect(&self) -> Result<Observer> {
-        let mut options = self.address.options()?.commands(true);
-        if let Some(token) = admin_token(self.admin_token_file.as_deref())? {
-            options = options.admin_token(token);
-        }
-        Ok(options.connect(&masters_of(self.master.as_deref()))?)
+        let mut given = self.address.given();
+        let token_file = self.admin_token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::ADMIN_TOKEN_FILE, token_file);
+        let options = ObserverOptions::default().settings(given).commands(true);
+        Ok(options.connect(&self.address.masters(self.master.as_deref())?)?)
     }
 }
-
-/// The token of operators from a file, or else from the file that the environment names.
-pub(crate) fn admin_token(file: Option<&std::path::Path>) -> Result<Option<JoinToken>> {
-    let named = std::env::var_os(ADMIN_TOKEN_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let path = file.map(PathBuf::from).or(named);
-    path.map(|path| JoinToken::from_file(&path).map_err(|error| anyhow!(error))).transpose()
-}
-
-/// The environment variable with the file of the token of operators.
-pub(crate) const ADMIN_TOKEN_VARIABLE: &str = "RINGFOLD_ADMIN_TOKEN_FILE";
 
 /// `ringfold evict`
 #[derive(Args, Debug)]

@@ -1,6 +1,7 @@
 //! All integration tests of this crate, linked once. A new file needs a line here.
 
 mod bench;
+mod config;
 mod demo;
 mod lab;
 mod master;

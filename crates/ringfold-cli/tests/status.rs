@@ -65,7 +65,8 @@ struct Terminal(String);
 impl Terminal {
     fn start(command: &str) -> Self {
         let session = format!("ringfold-{}", std::process::id());
-        let started = output("tmux", &["new-session", "-d", "-s", &session, "-x", "110", "-y", "36", command]);
+        let started =
+            output("tmux", &["new-session", "-d", "-s", &session, "-x", "110", "-y", "36", command]);
         assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         Self(session)
     }

@@ -143,7 +143,7 @@ impl Listener {
             wasted_since: Time::ZERO,
             is_shortage_logged: false,
             handshakes: HashMap::new(),
-            handshakes_max: limits::handshakes_max(),
+            handshakes_max: poller.limits().handshakes_max,
             closing: ClosingConnections::default(),
             outcomes: VecDeque::new(),
         };

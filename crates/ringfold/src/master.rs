@@ -9,6 +9,7 @@ mod inquiry;
 mod limits;
 mod list;
 mod observers;
+mod options;
 mod other_master;
 mod peer_connection;
 mod report;
@@ -17,13 +18,14 @@ mod server;
 mod status;
 
 pub use builder::MasterBuilder;
-pub(crate) use builder::listen_addresses;
+pub(crate) use options::listen_addresses;
 pub use status::{EventEntry, HistorySecond, MasterInfo, Status, ThroughputStatus};
 
 use crate::Error;
 use crate::error::invalid;
 use crate::protection;
 use inquiry::{Inquiries, Question, Reply};
+use options::MasterOptions;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -35,9 +37,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The environment variable with the masters of a run, separated by commas, for `ringfold master` and for C programs.
-pub const MASTERS_VARIABLE: &str = "RINGFOLD_MASTERS";
 
 /// The default port of a master.
 pub const MASTER_PORT: u16 = 48148;
@@ -56,7 +55,8 @@ pub const MASTER_PORT: u16 = 48148;
 /// ```
 #[derive(Debug)]
 pub struct Master {
-    options: MasterBuilder,
+    /// Or what is wrong with the settings.
+    options: Result<MasterOptions, Error>,
     shared: Arc<Shared>,
 }
 
@@ -86,8 +86,12 @@ impl Master {
         MasterBuilder::default()
     }
 
-    fn new(options: MasterBuilder) -> Self {
+    fn new(options: Result<MasterOptions, Error>) -> Self {
         Self { options, shared: Arc::default() }
+    }
+
+    fn options(&self) -> Result<&MasterOptions, Error> {
+        self.options.as_ref().map_err(Clone::clone)
     }
 
     /// Binds the addresses, for [`Master::addresses`]. Optional: [`Master::run`] binds if needed.
@@ -104,12 +108,13 @@ impl Master {
     }
 
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
-        let poller = Poller::with_unreachable_after(self.options.unreachable_after);
+        let options = self.options()?;
+        let poller = Poller::with_settings(&options.settings);
         let poller = poller.map_err(|e| Error::system("creating the poller of the master failed", &e))?;
-        let security =
-            protection::keys(&self.options.token, self.options.tls.as_ref(), self.options.insecure)?;
+        options.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
+        let security = protection::keys(&options.token, options.tls.as_ref(), options.is_insecure)?;
         let poller = Arc::new(poller.with_security(security));
-        let listener = Listener::bind(&self.options.addresses()?, &poller);
+        let listener = Listener::bind(&options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
 
@@ -121,13 +126,14 @@ impl Master {
         if state.poller.is_some() {
             return Err(invalid!("this master was already started"));
         }
+        let options = self.options()?;
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
-        self.options.check_token(&security, &addresses)?;
-        let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
+        options.check_token(&security, &addresses)?;
+        let list = list::master_list(&options.masters, options.this_master, &addresses)?;
         let inquiries = self.shared.inquiries.clone();
-        let server = Server::new(&self.options, list, poller.clone(), listener, inquiries)?;
+        let server = Server::new(options, list, poller.clone(), listener, inquiries)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())

@@ -1,7 +1,7 @@
 //! `ringfold top`: the status of a run, live in a terminal.
 
-use super::table::{bytes, span};
-use super::{MasterAddress, UNREACHABLE, masters_of};
+use super::text::{bytes, span};
+use super::{MasterAddress, UNREACHABLE};
 use crate::exit_code::SUCCESS;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -50,7 +50,7 @@ struct View {
 impl TopArguments {
     /// Shows the status until q, Esc or Ctrl-C.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.address.options()?, masters_of(self.master.as_deref()));
+        let (options, masters) = (self.address.options(), self.address.masters(self.master.as_deref())?);
         if !std::io::stdout().is_terminal() {
             bail!("standard output is not a terminal: use `ringfold status --watch`");
         }

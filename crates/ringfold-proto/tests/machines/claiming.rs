@@ -169,6 +169,7 @@ fn the_largest_resume_fits() {
 #[test]
 fn a_master_without_a_signer_signs_nothing() {
     let config = |signer| MasterConfig {
+        peers_max: ringfold_proto::limits::WORLD_MAX,
         timing: Default::default(),
         recovery: Default::default(),
         tuning: Default::default(),

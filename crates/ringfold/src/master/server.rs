@@ -2,7 +2,6 @@
 
 mod answers;
 
-use super::builder::MasterBuilder;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
@@ -10,6 +9,7 @@ use super::history::History;
 use super::inquiry::Inquiries;
 use super::limits;
 use super::observers::Observers;
+use super::options::MasterOptions;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;
@@ -86,7 +86,7 @@ pub(super) struct Server {
 
 impl Server {
     pub fn new(
-        plan: &MasterBuilder,
+        plan: &MasterOptions,
         list: MasterList,
         poller: Arc<Poller>,
         listener: Listener,
@@ -106,7 +106,8 @@ impl Server {
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
-                recovery: plan.recovery()?,
+                recovery: plan.recovery,
+                peers_max: plan.peers_max(),
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
