@@ -23,6 +23,18 @@ pub struct MasterArguments {
     /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// Serve metrics, health, the status and a web page over HTTP: HOST:PORT, HOST (port 48180) or PORT (at 127.0.0.1). It is
+    /// not encrypted [default: RINGFOLD_HTTP, or off]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// The file with the token that is needed to read over HTTP [default: RINGFOLD_HTTP_TOKEN_FILE; or everybody who reaches
+    /// the port may read]
+    #[arg(long, value_name = "PATH")]
+    http_token_file: Option<PathBuf>,
+    /// The file with the token of operators, who may evict peers and drain the run [default: RINGFOLD_ADMIN_TOKEN_FILE; or only
+    /// certificates with the role admin may]
+    #[arg(long, value_name = "PATH")]
+    admin_token_file: Option<PathBuf>,
     #[command(flatten)]
     tls: serving::TlsArguments,
     /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
@@ -81,6 +93,9 @@ impl MasterArguments {
         let signals = Signals::catch()?;
         let master = Arc::new(self.start(token)?);
         self.announce(&master.addresses())?;
+        for address in master.http_addresses() {
+            serving::print_line(&format!("{HTTP_LISTENING}{address}"))?;
+        }
         let interrupted = master.clone();
         serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
         master.wait().context("the master failed")?;
@@ -108,6 +123,15 @@ impl MasterArguments {
         }
         if let Some(token) = token {
             builder = builder.token(token);
+        }
+        if let Some(address) = &self.http {
+            builder = builder.http(address.as_str());
+        }
+        if let Some(path) = &self.http_token_file {
+            builder = builder.http_token(JoinToken::from_file(path)?);
+        }
+        if let Some(path) = &self.admin_token_file {
+            builder = builder.admin_token(JoinToken::from_file(path)?);
         }
         if let Some(files) = self.tls.files()? {
             builder = builder.tls(files);
@@ -155,3 +179,6 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// The start of the line with the addresses, which are separated by commas.
 pub const LISTENING: &str = "master listening on ";
+
+/// The start of the line with an address of the HTTP server.
+pub const HTTP_LISTENING: &str = "http listening on ";

@@ -18,7 +18,7 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    #[pyo3(signature = (address, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None))]
+    #[pyo3(signature = (address, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None, http=None, http_token=None, admin_token=None))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
@@ -30,6 +30,9 @@ impl Master {
         recover: Option<String>,
         recover_after: Option<f64>,
         recover_min: Option<usize>,
+        http: Option<String>,
+        http_token: Option<String>,
+        admin_token: Option<String>,
     ) -> PyResult<Self> {
         if this_master == Some(0) {
             return Err(PyValueError::new_err("invalid this_master 0: positions begin with 1"));
@@ -63,6 +66,15 @@ impl Master {
             if let Some(peers) = recover_min {
                 builder = builder.recover_min(peers);
             }
+            if let Some(address) = http {
+                builder = builder.http(address);
+            }
+            if let Some(token) = http_token {
+                builder = builder.http_token(token);
+            }
+            if let Some(token) = admin_token {
+                builder = builder.admin_token(token);
+            }
             Ok(Self { master: ForkGuard::new(builder.build()) })
         })
     }
@@ -77,6 +89,12 @@ impl Master {
     /// The addresses where it listens; none in a forked child.
     fn addresses(&self) -> Vec<String> {
         let addresses = self.master.get().map(ringfold::Master::addresses).unwrap_or_default();
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The addresses of its HTTP server; none in a forked child.
+    fn http_addresses(&self) -> Vec<String> {
+        let addresses = self.master.get().map(ringfold::Master::http_addresses).unwrap_or_default();
         addresses.iter().map(ToString::to_string).collect()
     }
 

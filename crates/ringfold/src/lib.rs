@@ -48,8 +48,8 @@ pub use group::{
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{
-    EventEntry, HistorySecond, MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder, MasterInfo, Status,
-    ThroughputStatus,
+    EventEntry, HTTP_PORT, HistorySecond, MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder, MasterInfo,
+    Status, ThroughputStatus,
 };
 pub use observer::{Observer, ObserverOptions};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
@@ -61,8 +61,8 @@ pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation, Removal, StateRejection,
-    Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation,
+    Removal, StateRejection, Wait, WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;

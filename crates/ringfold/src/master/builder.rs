@@ -1,6 +1,7 @@
 //! The configuration of a master.
 
 use super::etcd::EtcdAddress;
+use super::http::{Access, BoundHttp};
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use crate::error::invalid;
@@ -21,7 +22,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 pub struct MasterBuilder {
     listen: Vec<String>,
     pub(super) token: JoinToken,
-    pub(super) admin_token: JoinToken,
+    admin_token: JoinToken,
+    http: Option<String>,
+    http_token: JoinToken,
     pub(super) tls: Option<TlsFiles>,
     pub(super) insecure: Option<bool>,
     pub(super) timing: Timing,
@@ -51,8 +54,28 @@ impl MasterBuilder {
     }
 
     /// The token of operators, who may evict peers and drain the run. Empty: only certificates with the role `admin` may.
+    ///
+    /// Default: the token in the file that the environment variable `RINGFOLD_ADMIN_TOKEN_FILE` names, if it is set.
     pub fn admin_token(mut self, token: impl Into<JoinToken>) -> Self {
         self.admin_token = token.into();
+        self
+    }
+
+    /// Serves metrics, health, the status and a web page over HTTP at this address: `HOST:PORT`, `HOST` (port
+    /// [`HTTP_PORT`](crate::HTTP_PORT)) or `PORT` (at 127.0.0.1). It is not encrypted: use it on loopback, on a network that you
+    /// trust, or behind a proxy with TLS. Empty: it is off.
+    ///
+    /// Default: the environment variable `RINGFOLD_HTTP`, or off.
+    pub fn http(mut self, address: impl Into<String>) -> Self {
+        self.http = Some(address.into());
+        self
+    }
+
+    /// The token that is needed to read over HTTP. Empty: everybody who reaches the port may read.
+    ///
+    /// Default: the token in the file that the environment variable `RINGFOLD_HTTP_TOKEN_FILE` names, if it is set.
+    pub fn http_token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.http_token = token.into();
         self
     }
 
@@ -169,6 +192,43 @@ impl MasterBuilder {
         listen_addresses(&self.listen, MASTER_PORT)
     }
 
+    /// The token of operators, by this configuration or by the environment.
+    pub(super) fn operator_token(&self) -> Result<JoinToken, Error> {
+        token_or_file(&self.admin_token, "RINGFOLD_ADMIN_TOKEN_FILE")
+    }
+
+    /// The HTTP server, if there is to be one: its ports are bound.
+    pub(super) fn bind_http(&self) -> Result<Option<(BoundHttp, Access)>, Error> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let address =
+            setting(self.http.clone(), "RINGFOLD_HTTP", variable, |text| Ok::<_, String>(text.into()))?;
+        let Some(address) = address.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let read = token_or_file(&self.http_token, "RINGFOLD_HTTP_TOKEN_FILE")?;
+        let access = Access { admin: self.operator_token()?, read };
+        let bound = BoundHttp::bind(&address)?;
+        let open = bound.addresses().into_iter().find(|address| protection::is_off_loopback(address.ip()));
+        if let Some(address) = open {
+            for (token, what) in
+                [(&access.admin, "admin token"), (&access.read, "token of --http-token-file")]
+            {
+                protection::check_length(token, what)?;
+            }
+            if access.read.is_none() {
+                protection::check_unauthenticated(&format!("HTTP on {address}"))?;
+            }
+            tracing::warn!(
+                target: "ringfold::master",
+                "HTTP listens on {address} without encryption: {}. Use a loopback address and an SSH tunnel, or a proxy with TLS",
+                match (access.read.is_none(), access.admin.is_none()) {
+                    (true, _) => "anyone who can reach this address can see the names and addresses of the peers",
+                    (false, true) => "anyone on the path can read the token and the status",
+                    (false, false) => "anyone on the path can read the tokens, and use them to evict peers",
+                }
+            );
+        }
+        Ok(Some((bound, access)))
+    }
+
     /// The relays; names are resolved.
     pub(super) fn relays(&self) -> Result<Vec<SocketAddr>, Error> {
         let mut relays = Vec::new();
@@ -227,6 +287,14 @@ impl MasterBuilder {
             );
         }
         Ok(())
+    }
+}
+
+/// A token, or else that of the file that an environment variable names.
+fn token_or_file(token: &JoinToken, variable: &str) -> Result<JoinToken, Error> {
+    match std::env::var_os(variable).filter(|path| token.is_none() && !path.is_empty()) {
+        Some(path) => JoinToken::from_file(path).map_err(|error| invalid!("invalid {variable}: {error}")),
+        None => Ok(token.clone()),
     }
 }
 

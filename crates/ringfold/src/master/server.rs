@@ -135,7 +135,7 @@ impl Server {
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             observers: Observers::default(),
-            admin_token: plan.admin_token.clone(),
+            admin_token: plan.operator_token()?,
             inquiries,
             history: History::new(Instant::now()),
             started: Instant::now(),
@@ -442,6 +442,9 @@ impl Server {
                 }
                 report(&event);
                 self.history.note(Instant::now(), &event);
+                if is_change_of_members(&event) {
+                    self.inquiries.note_change();
+                }
             }
         }
     }
@@ -504,6 +507,22 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether somebody who watches the run should hear of it at once.
+fn is_change_of_members(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Registered(_)
+            | Event::Accepted(..)
+            | Event::Departed(..)
+            | Event::Suspected(_)
+            | Event::Reconnected(_)
+            | Event::EpochOpened(..)
+            | Event::Leads(_)
+            | Event::SteppedDown(..)
+            | Event::Draining(_)
+    )
 }
 
 /// Whether a message names all members.
