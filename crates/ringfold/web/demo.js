@@ -4,7 +4,7 @@
 export function demo(count, onStatus) {
   const random = generator(7);
   const names = Array.from({ length: count }, (_, index) => `node-${String(index).padStart(3, "0")}`);
-  const speeds = names.map(() => (2 + 9 * random()) * 1e8);
+  const speeds = names.map(() => (7 + 4 * random()) * 1e8);
   speeds[Math.floor(count / 3)] = 4e7;
   const history = Array.from({ length: 300 }, (_, index) => second(index, random));
   const events = [];

@@ -81,7 +81,7 @@ export class Ring {
     const margin = labels ? Math.min(110, cell.width * 0.2) : 26;
     const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - pendingRows) / 2 - (labels ? 34 : 22)));
     const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - pendingRows) / 2 };
-    const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / 1.6));
+    const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / 1.25));
     const nodes = members.map((peer, index) => {
       const angle = -Math.PI / 2 + (2 * Math.PI * index) / Math.max(count, 1);
       const [dx, dy] = count === 1 ? [0, 0] : [Math.cos(angle), Math.sin(angle)];
@@ -110,24 +110,34 @@ export class Ring {
       context.strokeStyle = context.fillStyle = palette(isSlow ? "--slow" : isHovered ? "--accent" : "--edge");
       context.lineWidth = (isSlow ? 2.5 : 1.5) + (isHovered ? 1 : 0);
       context.setLineDash(edge.bytes_per_s ? [] : [4, 4]);
-      const [dx, dy] = [to.x - from.x, to.y - from.y];
-      const length = Math.hypot(dx, dy) || 1;
-      const [ux, uy] = [dx / length, dy / length];
+      const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
+      const [ux, uy] = [(to.x - from.x) / length, (to.y - from.y) / length];
       // Two peers have one edge in each direction.
-      const bend = nodes.length === 2 ? 0.22 * length : 0;
+      const bend = nodes.length === 2 ? -0.5 * length : 0;
       const middle = { x: (from.x + to.x) / 2 - uy * bend, y: (from.y + to.y) / 2 + ux * bend };
       context.beginPath();
       context.moveTo(from.x, from.y);
       context.quadraticCurveTo(middle.x, middle.y, to.x, to.y);
       context.stroke();
       context.setLineDash([]);
+      if (nodes.length > ARROWS_MAX && isSlow) {
+        // Between many nodes an edge is too short to be seen: a mark outside of the ring.
+        const [mx, my] = [middle.x - centre.x, middle.y - centre.y];
+        const out = 1 + (size + 6) / Math.hypot(mx, my);
+        context.lineWidth = 4;
+        context.beginPath();
+        context.moveTo(centre.x + out * (from.x - centre.x), centre.y + out * (from.y - centre.y));
+        context.lineTo(centre.x + out * (to.x - centre.x), centre.y + out * (to.y - centre.y));
+        context.stroke();
+      }
       if (nodes.length <= ARROWS_MAX) {
         const [ex, ey] = [to.x - middle.x, to.y - middle.y];
         const end = Math.hypot(ex, ey) || 1;
         arrow(context, to.x - (ex / end) * (size + 3), to.y - (ey / end) * (size + 3), Math.atan2(ey, ex), Math.max(5, size * 0.7));
       }
       if (nodes.length <= SPEEDS_MAX && edge.bytes_per_s) {
-        const inward = nodes.length === 2 ? -4 : 26;
+        // Inside of the ring; between two nodes outside of the curve, beside the text in the middle.
+        const inward = nodes.length === 2 ? -34 : 26;
         const at = { x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 };
         const away = Math.hypot(centre.x - at.x, centre.y - at.y) || 1;
         const shift = Math.min(inward, 0.35 * away + 8);
@@ -135,8 +145,8 @@ export class Ring {
         context.textAlign = "center";
         context.textBaseline = "middle";
         context.fillStyle = palette(isSlow ? "--slow" : "--muted");
-        const y = at.y + ((centre.y - at.y) / away) * (shift * 0.8) + (nodes.length === 2 ? (index === 0 ? 12 : -12) : 0);
-        context.fillText(rate(edge.bytes_per_s), at.x + ((centre.x - at.x) / away) * shift * 1.3, y);
+        const [dx, dy] = [(centre.x - at.x) / away, (centre.y - at.y) / away];
+        context.fillText(rate(edge.bytes_per_s), at.x + dx * shift * 1.3, at.y + dy * shift * 0.8);
       }
     });
   }
@@ -170,12 +180,16 @@ export class Ring {
       context.lineTo(node.x - arm, node.y + arm);
       context.stroke();
     }
-    if (node.state === "fetch") {
-      context.strokeStyle = palette("--text");
-      context.lineWidth = 2.5;
+    if (node.state === "fetch" && node.radius >= 5) {
+      context.lineWidth = 3;
+      context.strokeStyle = palette("--grid");
+      context.beginPath();
+      context.arc(node.x, node.y, node.radius + 4, 0, 2 * Math.PI);
+      context.stroke();
+      context.strokeStyle = colour;
       context.beginPath();
       const done = (node.peer.fetched_percent || 0) / 100;
-      context.arc(node.x, node.y, node.radius + 3, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * done);
+      context.arc(node.x, node.y, node.radius + 4, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * done);
       context.stroke();
     }
   }

@@ -137,7 +137,8 @@ export function showWaits(list, status) {
     const chips = element("div", { className: "chips" });
     chips.append(...wait.waiting.slice(0, WAITING_SHOWN).map((name) => element("span", { className: "chip", textContent: name, title: name })));
     if (wait.waiting.length > WAITING_SHOWN) chips.append(`and ${wait.waiting.length - WAITING_SHOWN} more`);
-    chips.append(wait.missing.length > 0 ? " wait for " : " wait");
+    const verb = wait.waiting.length === 1 ? "waits" : "wait";
+    chips.append(wait.missing.length > 0 ? ` ${verb} for ` : ` ${verb}`);
     for (const missing of wait.missing) {
       const heard = missing.heard_s === null ? "" : `, heard ${seconds(missing.heard_s)} ago`;
       const call = missing.waits_in === null ? "" : `, in ${missing.waits_in}`;

@@ -60,6 +60,10 @@ impl Request {
             "POST" => Method::Post,
             _ => return Err(RequestError(405, "unknown method: GET, HEAD and POST are answered")),
         };
+        let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
+        if !path.starts_with('/') {
+            return Err(RequestError(400, "invalid request: its path does not begin with /"));
+        }
         let headers = Headers(parsed.headers);
         if headers.has("transfer-encoding") {
             return Err(RequestError(501, "bodies in pieces are not read: send a Content-Length"));
@@ -76,7 +80,7 @@ impl Request {
         let has = |word: &str| connection.split(',').any(|part| part.trim() == word);
         let request = Self {
             method,
-            path: target.split(['?', '#']).next().unwrap_or_default().to_owned(),
+            path,
             keeps_alive: if version == 1 { !has("close") } else { has("keep-alive") },
             host,
             origin: headers.one("origin")?,
@@ -169,6 +173,7 @@ mod tests {
             ("\u{16}\u{3}\u{1}", 400),
             ("GET /\u{1} HTTP/1.1\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\n\r\n", 400),
+            ("GET ?x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
             ("GET / HTTP/2.0\r\n\r\n", 505),
             ("PUT / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
