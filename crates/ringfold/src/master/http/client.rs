@@ -45,7 +45,8 @@ pub(super) enum Stage {
 
 /// What an answer needs.
 pub(super) enum Awaited {
-    Status(StatusUse),
+    /// A status that arrives from this time on.
+    Status(StatusUse, Time),
     Command(PendingReply),
 }
 

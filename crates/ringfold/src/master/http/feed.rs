@@ -60,6 +60,13 @@ impl Feed {
         None
     }
 
+    /// A status that has arrived since then. It may be older than the last change of the members: where they change all the time, there
+    /// is no better one.
+    pub(super) fn arrived_since(&self, begun: Time) -> Option<Arc<Supplied>> {
+        let (taken, _, supplied) = self.current.as_ref()?;
+        (*taken >= begun).then(|| supplied.clone())
+    }
+
     fn ask(&mut self, now: Time) {
         if self.is_wanted && self.asked.is_none() && now >= self.next {
             let reply = self.post(Question::Snapshot);

@@ -44,8 +44,8 @@ struct Streams {
     sent: Option<(Time, Arc<Supplied>)>,
     /// The next look at whether something has changed.
     next: Time,
-    /// The master was asked for that.
-    awaits_status: bool,
+    /// Since when a status is awaited for that.
+    asked: Option<Time>,
     /// Members have changed, and nobody was told.
     is_urgent: bool,
     /// The last message or comment.
@@ -184,7 +184,7 @@ impl HttpServer {
                     let response = to.respond(&supplied, &self.counters);
                     self.respond(token, response, form);
                 }
-                None => client.stage = Stage::Waiting(Awaited::Status(to), form),
+                None => client.stage = Stage::Waiting(Awaited::Status(to, now), form),
             },
             Plan::Command(question) => {
                 log_command(client.from, &question);
@@ -226,9 +226,9 @@ impl HttpServer {
                         Response::error(500, "another answer of the master")
                     }
                 }),
-                Awaited::Status(to) => {
-                    let to = *to;
-                    match self.feed.supply(now) {
+                Awaited::Status(to, begun) => {
+                    let (to, begun) = (*to, *begun);
+                    match self.feed.supply(now).or_else(|| self.feed.arrived_since(begun)) {
                         Some(supplied) => {
                             self.count_clients();
                             Some(to.respond(&supplied, &self.counters))
@@ -258,7 +258,7 @@ impl HttpServer {
     fn streams_due(&self) -> Option<Time> {
         let mut streams = self.clients.values().filter(|client| client.is_stream()).peekable();
         streams.peek()?;
-        let next = (!self.streams.awaits_status).then_some(self.streams.next);
+        let next = self.streams.asked.is_none().then_some(self.streams.next);
         next.into_iter().chain([self.streams.spoken + limits::HEARTBEAT]).min()
     }
 
@@ -271,25 +271,24 @@ impl HttpServer {
             return *streams = Streams::default();
         }
         if has_new || streams.is_urgent || now >= streams.next {
-            match self.feed.supply(now) {
-                Some(supplied) => {
-                    streams.awaits_status = false;
-                    let is_due = streams.is_urgent || now >= streams.next;
-                    let is_news = streams.sent.as_ref().is_none_or(|(sent, last)| {
-                        *sent + limits::STREAM_REFRESH <= now
-                            || supplied.snapshot.differs_from(&last.snapshot)
-                    });
-                    if is_due {
-                        (streams.is_urgent, streams.next) = (false, now + limits::STREAM_EVERY);
-                    }
-                    let tells_all = is_due && is_news;
-                    if tells_all {
-                        (streams.sent, streams.is_stall_told) = (Some((now, supplied.clone())), false);
-                    }
-                    self.send_status(now, &supplied, tells_all);
+            let begun = *streams.asked.get_or_insert(now);
+            let newest = self.feed.supply(now);
+            let is_newest = newest.is_some();
+            // Without one, the answer wakes this thread.
+            if let Some(supplied) = newest.or_else(|| self.feed.arrived_since(begun)) {
+                let is_due = streams.is_urgent || now >= streams.next;
+                streams.is_urgent &= !is_newest;
+                streams.asked = streams.is_urgent.then_some(now);
+                let is_news = streams.sent.as_ref().is_none_or(|(sent, last)| {
+                    *sent + limits::STREAM_REFRESH <= now || supplied.snapshot.differs_from(&last.snapshot)
+                });
+                if is_due {
+                    streams.next = now + limits::STREAM_EVERY;
                 }
-                // The answer wakes this thread.
-                None => streams.awaits_status = true,
+                if is_due && is_news {
+                    (streams.sent, streams.is_stall_told) = (Some((now, supplied.clone())), false);
+                }
+                self.send_status(now, &supplied, is_due && is_news);
             }
         }
         if self.feed.is_stalled(now) && !std::mem::replace(&mut self.streams.is_stall_told, true) {
