@@ -81,7 +81,7 @@ export class Ring {
     const margin = labels ? Math.min(110, cell.width * 0.2) : 26;
     const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - pendingRows) / 2 - (labels ? 34 : 22)));
     const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - pendingRows) / 2 };
-    const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / 1.25));
+    const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / (count <= ARROWS_MAX ? 1.9 : 1.25)));
     const nodes = members.map((peer, index) => {
       const angle = -Math.PI / 2 + (2 * Math.PI * index) / Math.max(count, 1);
       const [dx, dy] = count === 1 ? [0, 0] : [Math.cos(angle), Math.sin(angle)];
@@ -91,11 +91,11 @@ export class Ring {
     this.drawEdges(context, palette, nodes, edges, centre, size);
     for (const node of nodes) this.drawNode(context, palette, node);
     if (count > 1) drawCentre(context, palette, centre, group, radius);
-    context.font = "12px system-ui, sans-serif";
-    for (const node of nodes) {
-      const important = node.state === "bad" || node.state === "late";
-      if (labels || (important && count <= 400)) drawLabel(context, palette, node, size, cell, important);
-    }
+    // Those that matter come first; a label that would cover another one is left out.
+    const isImportant = (node) => node.state === "bad" || node.state === "late" || node.peer.id === this.hovered;
+    const taken = [];
+    for (const node of nodes.filter(isImportant)) drawLabel(context, palette, node, size, cell, taken);
+    if (labels) for (const node of nodes.filter((each) => !isImportant(each))) drawLabel(context, palette, node, size, cell, taken);
     this.drawPending(context, palette, pending, cell);
   }
 
@@ -135,7 +135,7 @@ export class Ring {
         const end = Math.hypot(ex, ey) || 1;
         arrow(context, to.x - (ex / end) * (size + 3), to.y - (ey / end) * (size + 3), Math.atan2(ey, ex), Math.max(5, size * 0.7));
       }
-      if (nodes.length <= SPEEDS_MAX && edge.bytes_per_s) {
+      if (nodes.length <= SPEEDS_MAX && edge.bytes_per_s && length > 80) {
         // Inside of the ring; between two nodes outside of the curve, beside the text in the middle.
         const inward = nodes.length === 2 ? -34 : 26;
         const at = { x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 };
@@ -282,16 +282,27 @@ function drawCentre(context, palette, centre, group, radius) {
   });
 }
 
-function drawLabel(context, palette, node, size, cell, important) {
+function drawLabel(context, palette, node, size, cell, taken) {
   const gap = size + 8;
   const isSide = Math.abs(node.dx) > 0.25;
-  context.textAlign = isSide ? (node.dx > 0 ? "left" : "right") : "center";
-  context.textBaseline = isSide ? "middle" : node.dy < 0 || (node.dx === 0 && node.dy === 0) ? "bottom" : "top";
-  context.font = `${important ? "600 " : ""}12px system-ui, sans-serif`;
-  context.fillStyle = palette(node.state === "bad" ? "--bad" : node.state === "late" ? "--late" : "--text");
-  const [x, y] = [node.x + (isSide ? Math.sign(node.dx) * gap : 0), node.y + (isSide ? 0 : (node.dy < 0 ? -1 : 1) * gap)];
+  const isAlone = node.dx === 0 && node.dy === 0;
+  const isAbove = node.dy < 0 || isAlone;
+  const isMarked = node.state === "bad" || node.state === "late";
+  context.font = `${isMarked ? "600 " : ""}12px system-ui, sans-serif`;
+  const x = node.x + (isSide ? Math.sign(node.dx) * gap : 0);
+  const y = node.y + (isSide ? 0 : isAbove ? -gap : gap);
   const room = isSide ? (node.dx > 0 ? cell.x + cell.width - x : x - cell.x) - 4 : cell.width * 0.4;
-  context.fillText(clip(context, node.peer.name, room), x, node.dx === 0 && node.dy === 0 ? node.y - gap : y);
+  const text = clip(context, node.peer.name, room);
+  const width = context.measureText(text).width;
+  const left = isSide ? (node.dx > 0 ? x : x - width) : x - width / 2;
+  const box = { left, right: left + width, top: isSide ? y - 7 : isAbove ? y - 14 : y, bottom: isSide ? y + 7 : isAbove ? y : y + 14 };
+  const covers = (other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom;
+  if (taken.some(covers)) return;
+  taken.push(box);
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillStyle = palette(node.state === "bad" ? "--bad" : node.state === "late" ? "--late" : "--text");
+  context.fillText(text, left, (box.top + box.bottom) / 2);
 }
 
 /** A text that is not wider than this. */
