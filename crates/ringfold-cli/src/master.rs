@@ -22,6 +22,14 @@ pub struct MasterArguments {
     /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// Serve metrics, health, the status and a web page over HTTP: HOST:PORT, HOST (port 48180) or PORT (at 127.0.0.1). It is
+    /// not encrypted [default: RINGFOLD_HTTP, or off]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// The file with the token that is needed to read over HTTP [default: RINGFOLD_HTTP_TOKEN_FILE; or everybody who reaches
+    /// the port may read]
+    #[arg(long, value_name = "PATH")]
+    http_token_file: Option<PathBuf>,
     /// The file with the token of operators, who may evict peers and drain the run; with certificates the role admin is
     /// enough [default: RINGFOLD_ADMIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
@@ -89,6 +97,9 @@ impl MasterArguments {
         let master = Arc::new(Master::builder().settings(given).try_build()?);
         master.run()?;
         self.announce(&master.addresses(), settings.is_set(&table::LISTEN))?;
+        for address in master.http_addresses() {
+            serving::print_line(&format!("{HTTP_LISTENING}{address}"))?;
+        }
         let interrupted = master.clone();
         serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
         master.wait().context("the master failed")?;
@@ -106,6 +117,8 @@ impl MasterArguments {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         add(&table::JOIN_TOKEN_FILE, path(&self.token_file));
         add(&table::ADMIN_TOKEN_FILE, path(&self.admin_token_file));
+        add(&table::HTTP, self.http.clone());
+        add(&table::HTTP_TOKEN_FILE, path(&self.http_token_file));
         add(&table::INSECURE, self.insecure.then(|| "true".into()));
         add(&table::LEASE, self.lease.clone());
         add(&table::THIS_MASTER, self.this_master.clone());
@@ -129,3 +142,6 @@ impl MasterArguments {
 
 /// The start of the line with the addresses, which are separated by commas.
 pub const LISTENING: &str = "master listening on ";
+
+/// The start of the line with an address of the HTTP server.
+pub const HTTP_LISTENING: &str = "http listening on ";

@@ -23,7 +23,7 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    #[pyo3(signature = (address=None, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None, settings=Vec::new()))]
+    #[pyo3(signature = (address=None, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None, http=None, http_token=None, admin_token=None, settings=Vec::new()))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
@@ -35,6 +35,9 @@ impl Master {
         recover: Option<String>,
         recover_after: Option<f64>,
         recover_min: Option<usize>,
+        http: Option<String>,
+        http_token: Option<String>,
+        admin_token: Option<String>,
         settings: Pairs,
     ) -> PyResult<Self> {
         if this_master == Some(0) {
@@ -75,6 +78,15 @@ impl Master {
             if let Some(peers) = recover_min {
                 builder = builder.recover_min(peers);
             }
+            if let Some(address) = http {
+                builder = builder.http(address);
+            }
+            if let Some(token) = http_token {
+                builder = builder.http_token(token);
+            }
+            if let Some(token) = admin_token {
+                builder = builder.admin_token(token);
+            }
             Ok(Self { master: ForkGuard::new(builder.try_build().map_err(invalid)?) })
         })
     }
@@ -89,6 +101,12 @@ impl Master {
     /// The addresses where it listens; none in a forked child.
     fn addresses(&self) -> Vec<String> {
         let addresses = self.master.get().map(ringfold::Master::addresses).unwrap_or_default();
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The addresses of its HTTP server; none in a forked child.
+    fn http_addresses(&self) -> Vec<String> {
+        let addresses = self.master.get().map(ringfold::Master::http_addresses).unwrap_or_default();
         addresses.iter().map(ToString::to_string).collect()
     }
 

@@ -129,8 +129,10 @@ table! {
     LEASE "lease" for MASTER: Kind::Text, "", flag "--lease";
     /// The relays for peers that cannot reach each other, up to 4.
     RELAYS "relays" for MASTER: Kind::Addresses, "", flag "--relay";
-    /// The address of the master's HTTP server: metrics, health and status page. Without it there is none.
-    HTTP "http" for MASTER: Kind::Address, "", flag "--http";
+    /// The address of the master's HTTP server, with metrics, health and the web page: `HOST:PORT`, `HOST` or `PORT` (at 127.0.0.1). Without it there is none.
+    HTTP "http" for MASTER: Kind::Text, "", flag "--http";
+    /// The file with the token that is needed to read over HTTP. Without it everybody who reaches the port may read.
+    HTTP_TOKEN_FILE "http_token_file" for MASTER: Kind::Path, "", flag "--http-token-file";
     /// How the ranks of a group find each other: `HOST:PORT`, or `file:` and a path. Without it: `MASTER_ADDR` and `MASTER_PORT`.
     BOOTSTRAP "bootstrap" for GROUP: Kind::Text, "";
     /// A text: processes with different texts count as processes of different hosts.

@@ -49,7 +49,8 @@ pub use group::{
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{
-    EventEntry, HistorySecond, MASTER_PORT, Master, MasterBuilder, MasterInfo, Status, ThroughputStatus,
+    EventEntry, HTTP_PORT, HistorySecond, MASTER_PORT, Master, MasterBuilder, MasterInfo, Status,
+    ThroughputStatus,
 };
 pub use observer::{Observer, ObserverOptions};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};

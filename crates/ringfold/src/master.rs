@@ -2,9 +2,11 @@
 
 mod builder;
 mod claims;
+mod counters;
 mod crash;
 mod etcd;
 mod history;
+pub(crate) mod http;
 mod inquiry;
 mod limits;
 mod list;
@@ -15,9 +17,11 @@ mod peer_connection;
 mod report;
 mod ring_solver;
 mod server;
+mod snapshot;
 mod status;
 
 pub use builder::MasterBuilder;
+pub use http::HTTP_PORT;
 pub(crate) use options::listen_addresses;
 pub use status::{EventEntry, HistorySecond, MasterInfo, Status, ThroughputStatus};
 
@@ -76,6 +80,7 @@ struct State {
     /// The poller of the master's thread; `None` before it is started.
     poller: Option<Arc<Poller>>,
     addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
     outcome: Option<Result<(), Error>>,
 }
@@ -127,19 +132,23 @@ impl Master {
             return Err(invalid!("this master was already started"));
         }
         let options = self.options()?;
+        let http = options.bind_http()?;
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
         options.check_token(&security, &addresses)?;
         let list = list::master_list(&options.masters, options.this_master, &addresses)?;
         let inquiries = self.shared.inquiries.clone();
-        let server = Server::new(options, list, poller.clone(), listener, inquiries)?;
+        let server = Server::new(options, list, poller.clone(), listener, inquiries.clone())?;
+        let http = http.map(|(bound, access)| bound.start(access, inquiries, poller.clone())).transpose()?;
+        let http_addresses = http.as_ref().map(|http| http.addresses().to_vec()).unwrap_or_default();
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())
             .spawn(move || {
                 // The sockets are closed before the outcome is visible.
                 let outcome = guarded("master", || server.serve(&shared.interrupted));
+                drop(http);
                 shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
                 // Logged last: a log may panic, and that must not block `wait`.
@@ -149,13 +158,19 @@ impl Master {
             })
             .map_err(|e| Error::system("starting the master's thread failed", &e))?;
         tracing::info!(target: "ringfold::master", ?addresses, "the master is listening");
-        *state = State { poller: Some(poller), addresses, thread: Some(thread), ..State::default() };
+        let (poller, thread) = (Some(poller), Some(thread));
+        *state = State { poller, addresses, http_addresses, thread, ..State::default() };
         Ok(())
     }
 
     /// The addresses it listens on, with the ports chosen for port 0; empty before it is bound.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.state.lock().addresses.clone()
+    }
+
+    /// The addresses of its HTTP server; empty if it has none, or does not run yet. See [`MasterBuilder::http`].
+    pub fn http_addresses(&self) -> Vec<SocketAddr> {
+        self.shared.state.lock().http_addresses.clone()
     }
 
     /// The status of the master and its run. May be called by any thread.

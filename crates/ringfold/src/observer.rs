@@ -99,7 +99,8 @@ impl ObserverOptions {
     fn connect_one(&self, master: &str, settings: &Settings) -> Result<Observer, Error> {
         let addresses = resolve(master)?;
         let token = settings::token(settings, self.token.clone())?;
-        let admin_token = settings::admin_token(settings, self.admin_token.clone())?;
+        let admin_token =
+            settings::token_of_file(settings, &table::ADMIN_TOKEN_FILE, self.admin_token.clone())?;
         let token = if self.commands && !admin_token.is_none() { admin_token } else { token };
         let tls = settings::tls(settings, self.tls.clone())?;
         let is_insecure = self.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE));

@@ -54,14 +54,21 @@ pub(crate) fn check_dial(
             "connecting to {address} without a join token or certificates: the connection is encrypted, but anyone may be at its \
              other end. Make a token with `ringfold keys token`, and give it to the master and all peers"
         );
-    } else if token.shortest() < TOKEN_BYTES_MIN {
-        return Err(invalid!(
-            "invalid join token of {} bytes: off loopback it must have at least {TOKEN_BYTES_MIN}, since a short one can be guessed. \
-             Make one with `ringfold keys token`",
-            token.shortest()
-        ));
+        return Ok(());
     }
-    Ok(())
+    check_length(token, "join token")
+}
+
+/// Checks that a token cannot be guessed, if there is one.
+pub(crate) fn check_length(token: &JoinToken, what: &str) -> Result<(), Error> {
+    let bytes = token.shortest();
+    if token.is_none() || bytes >= TOKEN_BYTES_MIN {
+        return Ok(());
+    }
+    Err(invalid!(
+        "invalid {what} of {bytes} bytes: off loopback it must have at least {TOKEN_BYTES_MIN}, since a short one can be guessed. \
+         Make one with `ringfold keys token`"
+    ))
 }
 
 /// Fails if the settings require authentication.

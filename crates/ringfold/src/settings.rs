@@ -96,12 +96,16 @@ pub(crate) fn token(settings: &Settings, given: Option<JoinToken>) -> Result<Joi
     }
 }
 
-/// The token of operators: that of the program, or else that of the settings.
-pub(crate) fn admin_token(settings: &Settings, given: Option<JoinToken>) -> Result<JoinToken, Error> {
-    match (given, settings.path(&ADMIN_TOKEN_FILE)) {
+/// Another token: that of the program, or else that of the file that a setting names.
+pub(crate) fn token_of_file(
+    settings: &Settings,
+    setting: &'static Setting,
+    given: Option<JoinToken>,
+) -> Result<JoinToken, Error> {
+    match (given, settings.path(setting)) {
         (Some(token), _) => Ok(token),
         (None, Some(path)) => JoinToken::from_file(path)
-            .map_err(|error| invalid!("invalid {}: {error}", settings.source(&ADMIN_TOKEN_FILE))),
+            .map_err(|error| invalid!("invalid {}: {error}", settings.source(setting))),
         (None, None) => Ok(JoinToken::default()),
     }
 }

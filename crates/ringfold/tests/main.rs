@@ -16,6 +16,7 @@ mod group_notes;
 mod group_processes;
 mod group_restoring;
 mod group_retiring;
+mod http;
 mod master;
 mod observing;
 mod own_process;

@@ -18,6 +18,8 @@ pub struct MasterBuilder {
     pub(super) listen: Vec<String>,
     pub(super) token: Option<JoinToken>,
     pub(super) admin_token: Option<JoinToken>,
+    pub(super) http: Option<String>,
+    pub(super) http_token: Option<JoinToken>,
     pub(super) tls: Option<TlsFiles>,
     pub(super) insecure: Option<bool>,
     pub(super) timing: Option<Timing>,
@@ -52,6 +54,24 @@ impl MasterBuilder {
     /// setting `admin_token_file` names, or only certificates with the role `admin`.
     pub fn admin_token(mut self, token: impl Into<JoinToken>) -> Self {
         self.admin_token = Some(token.into());
+        self
+    }
+
+    /// Serves metrics, health, the status and a web page over HTTP at this address: `HOST:PORT`, `HOST` (port
+    /// [`HTTP_PORT`](crate::HTTP_PORT)) or `PORT` (at 127.0.0.1). It is not encrypted: use it on loopback, on a network that you
+    /// trust, or behind a proxy with TLS. Empty: it is off.
+    ///
+    /// Default: the setting `http`, or off.
+    pub fn http(mut self, address: impl Into<String>) -> Self {
+        self.http = Some(address.into());
+        self
+    }
+
+    /// The token that is needed to read over HTTP. Empty: everybody who reaches the port may read.
+    ///
+    /// Default: the token in the file that the setting `http_token_file` names.
+    pub fn http_token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.http_token = Some(token.into());
         self
     }
 

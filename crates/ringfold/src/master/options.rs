@@ -1,6 +1,7 @@
 //! The configuration of a master from all sources.
 
 use super::etcd::EtcdAddress;
+use super::http::{Access, BoundHttp};
 use super::{MASTER_PORT, MasterBuilder};
 use crate::error::invalid;
 use crate::relay::RELAY_PORT;
@@ -23,6 +24,8 @@ pub(super) struct MasterOptions {
     listen: Vec<String>,
     pub(super) token: JoinToken,
     pub(super) admin_token: JoinToken,
+    http: Option<String>,
+    http_token: JoinToken,
     pub(super) tls: Option<TlsFiles>,
     pub(super) is_insecure: bool,
     pub(super) timing: Timing,
@@ -69,7 +72,9 @@ impl MasterOptions {
         Ok(Self {
             listen: list(builder.listen, &table::LISTEN),
             token: settings::token(&settings, builder.token)?,
-            admin_token: settings::admin_token(&settings, builder.admin_token)?,
+            admin_token: settings::token_of_file(&settings, &table::ADMIN_TOKEN_FILE, builder.admin_token)?,
+            http: builder.http.or_else(|| settings.text(&table::HTTP).map(Into::into)),
+            http_token: settings::token_of_file(&settings, &table::HTTP_TOKEN_FILE, builder.http_token)?,
             tls: settings::tls(&settings, builder.tls)?,
             is_insecure: builder.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE)),
             timing: settings::timing(&settings, builder.timing),
@@ -96,6 +101,34 @@ impl MasterOptions {
             Some(_) if self.masters.is_empty() => Err(invalid!("a lease needs the list of all masters")),
             lease => lease.as_deref().map(EtcdAddress::parse).transpose(),
         }
+    }
+
+    /// The HTTP server, if there is to be one: its ports are bound.
+    pub(super) fn bind_http(&self) -> Result<Option<(BoundHttp, Access)>, Error> {
+        let Some(address) = self.http.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        let access = Access { admin: self.admin_token.clone(), read: self.http_token.clone() };
+        let bound = BoundHttp::bind(address)?;
+        let open = bound.addresses().into_iter().find(|address| protection::is_off_loopback(address.ip()));
+        if let Some(address) = open {
+            for (token, what) in
+                [(&access.admin, "admin token"), (&access.read, "token of --http-token-file")]
+            {
+                protection::check_length(token, what)?;
+            }
+            if access.read.is_none() {
+                protection::check_unauthenticated(&format!("HTTP on {address}"), &self.settings)?;
+            }
+            tracing::warn!(
+                target: "ringfold::master",
+                "HTTP listens on {address} without encryption: {}. Use a loopback address and an SSH tunnel, or a proxy with TLS",
+                match (access.read.is_none(), access.admin.is_none()) {
+                    (true, _) => "anyone who can reach this address can see the names and addresses of the peers",
+                    (false, true) => "anyone on the path can read the token and the status",
+                    (false, false) => "anyone on the path can read the tokens, and use them to evict peers",
+                }
+            );
+        }
+        Ok(Some((bound, access)))
     }
 
     /// The addresses to listen on; names are resolved.

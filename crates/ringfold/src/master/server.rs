@@ -443,6 +443,9 @@ impl Server {
                 }
                 report(&event);
                 self.history.note(Instant::now(), &event);
+                if is_change_of_members(&event) {
+                    self.inquiries.note_change();
+                }
             }
         }
     }
@@ -505,6 +508,22 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether somebody who watches the run should hear of it at once.
+fn is_change_of_members(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Registered(_)
+            | Event::Accepted(..)
+            | Event::Departed(..)
+            | Event::Suspected(_)
+            | Event::Reconnected(_)
+            | Event::EpochOpened(..)
+            | Event::Leads(_)
+            | Event::SteppedDown(..)
+            | Event::Draining(_)
+    )
 }
 
 /// Whether a message names all members.
