@@ -10,6 +10,7 @@ pub mod keys;
 pub mod lab;
 pub mod master;
 pub mod relay;
+mod service_manager;
 mod serving;
 pub mod signals;
 pub mod size;

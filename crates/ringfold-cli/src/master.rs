@@ -1,6 +1,7 @@
 //! The command that runs a master until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::service_manager::ServiceManager;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
@@ -80,9 +81,15 @@ impl MasterArguments {
         let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
         let master = Arc::new(self.start(token)?);
-        self.announce(&master.addresses())?;
+        let manager = ServiceManager::from_environment();
+        manager.ready(&self.announce(&master.addresses())?);
+        let watched = master.clone();
+        manager.watch(move |time| watched.responds_within(time))?;
         let interrupted = master.clone();
-        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || {
+            manager.stopping();
+            interrupted.interrupt();
+        })?;
         master.wait().context("the master failed")?;
         Ok(SUCCESS)
     }
@@ -135,8 +142,8 @@ impl MasterArguments {
         Ok(master)
     }
 
-    /// Prints the addresses, also for programs that need the port.
-    fn announce(&self, addresses: &[SocketAddr]) -> Result<()> {
+    /// Prints the addresses, also for programs that need the port. Returns the line.
+    fn announce(&self, addresses: &[SocketAddr]) -> Result<String> {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         // A dual-stack socket looks like an IPv6 socket.
         let note = if self.listen.is_empty() && addresses.iter().all(SocketAddr::is_ipv6) {
@@ -144,7 +151,9 @@ impl MasterArguments {
         } else {
             ""
         };
-        serving::print_line(&format!("{LISTENING}{}{note}", texts.join(", ")))
+        let line = format!("{LISTENING}{}{note}", texts.join(", "));
+        serving::print_line(&line)?;
+        Ok(line)
     }
 }
 

@@ -6,3 +6,4 @@ mod lab;
 mod master;
 mod process;
 mod relay;
+mod service_manager;
