@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import ringfold.torch.elastic as elastic
 import torch
@@ -24,7 +25,7 @@ def notify(text: str) -> None:
     """Tells systemd about this process, in a unit with Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.sendto(text.encode(), address.replace("@", "\0", 1))
 
 

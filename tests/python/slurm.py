@@ -77,11 +77,13 @@ class Slurm:
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}; the daemons printed\n{logs}"
             time.sleep(0.1)
 
-    def requeued(self, job: str) -> None:
-        """Slurm waits two minutes before it starts a job that was requeued; this does not."""
+    def start_requeued(self, job: str) -> None:
+        """Starts a job that was requeued; Slurm itself does that after two minutes."""
         self.wait_until(
             "the job is in the queue", lambda: "PENDING" in self.call("squeue", "-hj", job, "-o%T"), 60
         )
+        # What is started within the second in which the last start was ended is refused: "Job credential revoked".
+        time.sleep(2)
         self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
@@ -98,6 +100,7 @@ def slurm() -> Iterator[Slurm]:
     if missing or os.geteuid() != 0:
         pytest.skip(f"{missing[0]} is not installed (Debian: slurm-wlm)" if missing else "slurmd needs root")
     folder = Path(tempfile.mkdtemp(prefix="rf-slurm-", dir="/tmp"))  # Paths of sockets have to be short.
+    folder.chmod(0o755)
     daemons: list[Child] = []
     cluster = Slurm(folder, daemons)
     try:

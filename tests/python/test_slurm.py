@@ -87,7 +87,7 @@ def test_a_job_survives_a_killed_task_and_a_requeue(slurm: Slurm) -> None:
     job.wait_for("replica 1 ended with code 137: starting it again")
     job.wait_for("step 40:", 2)
     slurm.call("scontrol", "requeue", job.id)
-    slurm.requeued(job.id)
+    slurm.start_requeued(job.id)
     job.wait_for(f"start 1 of job {job.id}")
     job.assert_all_end_equal(2)
     # The killed one began from a checkpoint when it was started again, and both after the requeue.
@@ -102,7 +102,7 @@ def test_a_job_goes_back_to_the_queue_before_its_time_limit(slurm: Slurm) -> Non
     # What Slurm sends before the time limit.
     slurm.call("scancel", "--signal=USR1", "--batch", job.id)
     job.wait_for("the time is over: back to the queue")
-    slurm.requeued(job.id)
+    slurm.start_requeued(job.id)
     job.assert_all_end_equal(2)
     assert job.output.count("stopped at step ") == 2
     resumed = [int(step) for step in re.findall(r"resumes at step (\d+)", job.output)]
@@ -114,7 +114,7 @@ def test_replicas_of_an_array_come_and_go_alone(slurm: Slurm, master: str) -> No
     job.wait_for("step 10:", 2)
     os.kill(replica("replica-1"), signal.SIGKILL)
     job.wait_for("replica 1 ended with code 137: back to the queue")
-    slurm.requeued(f"{job.id}_1")
+    slurm.start_requeued(f"{job.id}_1")
     job.wait_for("start 1 of replica 1")
     job.assert_all_end_equal(2)
     assert "start 1 of replica 0" not in job.output
