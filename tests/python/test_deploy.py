@@ -21,7 +21,7 @@ from peers import DEADLINE
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-# The first in which all fields that the manifests use are on by default.
+# The first in which all fields that the manifests use are stable.
 VERSION = "1.33"
 SCORE_MAX = 2.5
 """The exposure that systemd-analyze computes for a unit is from 0 to 10."""
