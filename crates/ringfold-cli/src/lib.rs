@@ -12,6 +12,7 @@ pub mod lab;
 pub mod master;
 pub mod observe;
 pub mod relay;
+mod service_manager;
 mod serving;
 pub mod signals;
 pub mod size;

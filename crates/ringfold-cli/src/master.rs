@@ -1,6 +1,7 @@
 //! The command that runs a master until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::service_manager::ServiceManager;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
@@ -96,12 +97,19 @@ impl MasterArguments {
         let signals = Signals::catch()?;
         let master = Arc::new(Master::builder().settings(given).try_build()?);
         master.run()?;
-        self.announce(&master.addresses(), settings.is_set(&table::LISTEN))?;
+        let line = self.announce(&master.addresses(), settings.is_set(&table::LISTEN))?;
         for address in master.http_addresses() {
             serving::print_line(&format!("{HTTP_LISTENING}{address}"))?;
         }
+        let manager = ServiceManager::from_environment();
+        manager.ready(&line);
+        let watched = master.clone();
+        manager.watch(move |time| watched.responds_within(time))?;
         let interrupted = master.clone();
-        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || {
+            manager.stopping();
+            interrupted.interrupt();
+        })?;
         master.wait().context("the master failed")?;
         Ok(SUCCESS)
     }
@@ -131,12 +139,14 @@ impl MasterArguments {
         given
     }
 
-    /// Prints the addresses, also for programs that need the port.
-    fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> Result<()> {
+    /// Prints the addresses, also for programs that need the port. Returns the line.
+    fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> Result<String> {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         // A dual-stack socket looks like an IPv6 socket.
         let note = if !is_chosen && addresses.iter().all(SocketAddr::is_ipv6) { " (and IPv4)" } else { "" };
-        serving::print_line(&format!("{LISTENING}{}{note}", texts.join(", ")))
+        let line = format!("{LISTENING}{}{note}", texts.join(", "));
+        serving::print_line(&line)?;
+        Ok(line)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command that runs a relay until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::service_manager::ServiceManager;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
@@ -49,9 +50,15 @@ impl RelayArguments {
         let signals = Signals::catch()?;
         let relay = Arc::new(Relay::builder().settings(given).start()?);
         let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
-        serving::print_line(&format!("{LISTENING}{}", texts.join(", ")))?;
+        let line = format!("{LISTENING}{}", texts.join(", "));
+        serving::print_line(&line)?;
+        let manager = ServiceManager::from_environment();
+        manager.ready(&line);
         let interrupted = relay.clone();
-        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || {
+            manager.stopping();
+            interrupted.interrupt();
+        })?;
         relay.wait().context("the relay failed")?;
         let done = relay.statistics();
         serving::print_line(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;

@@ -7,4 +7,5 @@ mod lab;
 mod master;
 mod process;
 mod relay;
+mod service_manager;
 mod status;

@@ -38,7 +38,7 @@ use server::Server;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,8 @@ pub struct Master {
 #[derive(Debug, Default)]
 struct Shared {
     interrupted: AtomicBool,
+    /// How often the loop of the master's thread has run.
+    turns: AtomicU64,
     state: Mutex<State>,
     ended: Condvar,
     inquiries: Arc<Inquiries>,
@@ -147,7 +149,7 @@ impl Master {
             .name("ringfold-master".into())
             .spawn(move || {
                 // The sockets are closed before the outcome is visible.
-                let outcome = guarded("master", || server.serve(&shared.interrupted));
+                let outcome = guarded("master", || server.serve(&shared.interrupted, &shared.turns));
                 drop(http);
                 shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
@@ -203,6 +205,23 @@ impl Master {
         if let Some(poller) = &self.shared.state.lock().poller {
             poller.kick();
         }
+    }
+
+    /// Whether the master's thread does its work: its loop runs once more within this time. For watchdogs.
+    pub fn responds_within(&self, timeout: Duration) -> bool {
+        let Some(poller) = self.shared.state.lock().poller.clone() else {
+            return false;
+        };
+        let turns = || self.shared.turns.load(Ordering::Acquire);
+        let (begin, before) = (Instant::now(), turns());
+        poller.kick();
+        while turns() == before {
+            if begin.elapsed() >= timeout || self.shared.state.lock().outcome.is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Waits until the master has ended. Then its ports are free.

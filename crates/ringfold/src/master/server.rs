@@ -36,7 +36,7 @@ use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a master is called in handshakes. It claims no run: members of an earlier life must get in, whatever
@@ -150,12 +150,13 @@ impl Server {
     }
 
     /// Serves until it is interrupted. Then all connections are closed, without a word: a master may follow.
-    pub fn serve(mut self, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn serve(mut self, interrupted: &AtomicBool, turns: &AtomicU64) -> Result<(), Error> {
         let failed = |e: io::Error| Error::system("the master's loop", &e);
         let mut ready = Readiness::default();
         while !interrupted.load(Ordering::Acquire) {
             let time_until_due = self.time_until_due(self.clock.now());
             self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
+            turns.fetch_add(1, Ordering::Release);
             let now = self.clock.now();
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
