@@ -28,7 +28,7 @@ struct Ringfold {
 #[derive(Subcommand)]
 enum RingfoldCommand {
     /// Run the master of an elastic run
-    Master(MasterArguments),
+    Master(Box<MasterArguments>),
     /// Show the state of a run: who is in it, who waits for whom, how fast it is
     ///
     /// The exit code is 0 if the run is healthy, 1 if it is degraded, 2 if no master answers.

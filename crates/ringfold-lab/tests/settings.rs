@@ -44,7 +44,7 @@ fn a_master_accepts_no_more_peers_than_peers_max() {
 #[test]
 fn an_invalid_setting_of_a_peer_is_an_error_of_its_builder() {
     let error = ringfold::Communicator::builder("127.0.0.1:1").setting("silence_max", "600ms").build();
-    let error = error.unwrap_err().to_string();
+    let error = error.err().expect("it is refused").to_string();
     assert!(
         error.contains(
             "invalid silence_max 600ms (setting silence_max): must be at least 2 x heartbeat 500ms"

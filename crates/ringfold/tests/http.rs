@@ -23,7 +23,7 @@ fn running(builder: MasterBuilder) -> (Master, SocketAddr) {
 }
 
 fn join(master: &Master, name: &str) -> Communicator {
-    let peer = Communicator::builder(&master.addresses()[0].to_string()).name(name).build().unwrap();
+    let peer = Communicator::builder(master.addresses()[0].to_string()).name(name).build().unwrap();
     peer.connect().unwrap();
     peer
 }
