@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <string.h>
+
 static pcclComm_t *create(const pcclCommCreateParams_t *params) {
     pcclComm_t *comm = NULL;
     OK(pcclCreateCommunicator(params, &comm));

@@ -57,11 +57,11 @@ fn a_wait_is_the_verdict_after_five_seconds_and_names_who_is_missing() {
         (&["ann".to_owned(), "cid".into()][..], "bob")
     );
     assert_eq!(found.peers[1].state, "computing");
-    run.update_topology(bob);
+    run.ask_pending(bob);
     run.settle();
     let found = status(&mut run);
-    assert_eq!(found.peers[1].state, "voting in update_topology");
-    assert!(found.verdict.ends_with("alive, waits in update_topology)"), "{}", found.verdict);
+    assert_eq!(found.peers[1].state, "voting in are_peers_pending");
+    assert!(found.verdict.ends_with("alive, waits in are_peers_pending)"), "{}", found.verdict);
 }
 
 #[test]

@@ -32,9 +32,10 @@ mod tests {
     #[test]
     fn every_file_that_a_file_names_is_there_and_none_is_elsewhere() {
         for (at, _, text) in FILES {
-            for named in
-                text.split(['"', '\'']).filter(|text| text.starts_with("./") || text.starts_with('/'))
-            {
+            let is_path = |text: &&str| {
+                (text.starts_with("./") || text.starts_with('/')) && !text.contains(char::is_whitespace)
+            };
+            for named in text.split(['"', '\'', '`']).filter(is_path) {
                 let path = named.strip_prefix('.').unwrap_or(named);
                 let is_api = path.starts_with("/api/") || path.starts_with("/metrics");
                 assert!(is_api || find(path).is_some(), "{at} names {named}");
