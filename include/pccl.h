@@ -48,6 +48,9 @@
  *   RINGFOLD_MAX_UPLOAD, RINGFOLD_MAX_DOWNLOAD
  *                         (Ringfold) caps on the bandwidth of this process to and from other hosts, such as 50mbit or
  *                         10MiB/s; at least 1mbit. pcclCreateCommunicator fails if one is invalid.
+ *   RINGFOLD_<NAME>       (Ringfold) any setting of docs/settings.md; RINGFOLD_CONFIG is the path of a TOML file with
+ *                         settings. pcclSetOption takes precedence. RINGFOLD_LOG and RINGFOLD_JOIN_TOKEN are newer names
+ *                         of the PCCL variables above, and take precedence.
  */
 #ifndef PCCL_H
 #define PCCL_H

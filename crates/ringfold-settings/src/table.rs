@@ -14,7 +14,6 @@ const JOINED: &[User] = &[User::Master, User::Peer, User::Relay];
 const LISTENING: &[User] = &[User::Master, User::Relay];
 const LINKED: &[User] = &[User::Peer, User::Group];
 const RELAYING: &[User] = &[User::Peer, User::Relay];
-const LINKED_AND_MASTER: &[User] = &[User::Master, User::Peer, User::Group];
 const TUNED: &[User] = &[User::Master, User::Group];
 const ALL_USERS: &[User] = &crate::USERS;
 
@@ -157,7 +156,7 @@ table! {
     /// Connections are not encrypted, for measurements. All processes of a run must agree.
     INSECURE "insecure" for ALL_USERS: Kind::Bool, "false", flag "--insecure";
     /// Refuses to listen or dial off loopback without a token or certificates.
-    REQUIRE_AUTH "require_auth" for LINKED_AND_MASTER: Kind::Bool, "false";
+    REQUIRE_AUTH "require_auth" for RUN: Kind::Bool, "false";
 
     /// Peers of a run.
     PEERS_MAX "peers_max" for MASTER: Kind::Count(1, 1024), "1024";
