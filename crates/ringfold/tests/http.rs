@@ -413,7 +413,7 @@ fn a_slow_request_is_ended() {
     let begun = Instant::now();
     client.send(b"GET /api/st");
     while begun.elapsed() < Duration::from_secs(8) {
-        std::thread::sleep(Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(2));
         client.send(b"a");
     }
     let answer = client.answer(true);
