@@ -17,6 +17,7 @@ __all__ += ["cuda_unavailable_reason", "has_cuda"]
 __all__ += ["Port", "PortChannel", "PortConnection", "PortFifo", "PortMemory", "PortOffer", "PortProxy"]
 __all__ += ["PortSemaphore", "PortSemaphoreCursor", "PortSemaphoreOffer"]
 __all__ += ["memory_channel_handle", "port_handle_sizes"]
+__all__ += ["setting_is_on", "setting_masters", "setting_names", "setting_seconds", "setting_text"]
 
 __version__: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import numpy
 import pccl
 import pytest
 import ringfold
@@ -51,7 +52,7 @@ def test_unknown_and_invalid_settings_are_errors(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(pccl.PCCLError, match='INVALID_ARGUMENT.*did you mean "heartbeat"'):
         pccl.Communicator("127.0.0.1:1", settings={"hartbeat": 1})
     with pytest.raises(pccl.PCCLError, match='INVALID_ARGUMENT.*"recover" of a peer: it is one of master'):
-        ringfold.Run("127.0.0.1:1", {}, settings={"recover": "manual"})
+        ringfold.Run("127.0.0.1:1", {"w": numpy.zeros(1)}, settings={"recover": "manual"})
     with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*must be a time from"):
         pccl.MasterNode(settings={"silence_max": "soon"})
     with pytest.raises(TypeError, match="invalid setting 'silence_max': object is not"):

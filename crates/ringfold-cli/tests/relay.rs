@@ -23,5 +23,5 @@ fn a_master_rejects_a_relay_that_peers_cannot_dial() {
     let rejected = output(RINGFOLD, &["master", "--listen", "127.0.0.1:0", "--relay", "0.0.0.0"]);
     assert_eq!(rejected.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&rejected.stderr);
-    assert!(stderr.contains("invalid relay address \"0.0.0.0\""), "{stderr}");
+    assert!(stderr.contains("invalid relay address \"0.0.0.0:48149\""), "{stderr}");
 }

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::error::invalid;
 use crate::master::{guarded, listen_addresses};
-use crate::settings::{self, Given, Settings, User, table};
+use crate::settings::{self, Given, Settings, User, table, with_port};
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
@@ -107,7 +107,7 @@ impl RelayBuilder {
         self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
         let (poller, token) = (Arc::new(poller), settings::token(&settings, self.token)?);
         let listen = if self.listen.is_empty() {
-            settings.list(&table::LISTEN).map(Into::into).collect()
+            settings.list(&table::LISTEN).map(|text| with_port(text, RELAY_PORT)).collect()
         } else {
             self.listen
         };

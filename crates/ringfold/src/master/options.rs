@@ -45,8 +45,9 @@ const RECOVER_AFTER_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 impl MasterOptions {
     pub(super) fn new(builder: MasterBuilder) -> Result<Self, Error> {
         let settings = Settings::start(User::Master, &builder.given)?;
-        let list = |own: Vec<String>, setting| match own.is_empty() {
-            true => settings.list(setting).map(str::to_owned).collect(),
+        // Addresses in a program name their port.
+        let list = |own: Vec<String>, setting, port| match own.is_empty() {
+            true => settings.list(setting).map(|text| with_port(text, port)).collect(),
             false => own,
         };
         let position = settings.number(&table::THIS_MASTER);
@@ -64,13 +65,13 @@ impl MasterOptions {
             return Err(invalid!("invalid number of peers to recover with {min}: must be 1..={WORLD_MAX}"));
         }
         let by_program = !builder.masters.is_empty() || settings.is_argument(&table::MASTERS);
-        let mut masters = list(builder.masters, &table::MASTERS);
+        let mut masters = list(builder.masters, &table::MASTERS, MASTER_PORT);
         if masters.len() == 1 && !by_program {
             // It is where peers find a master that is alone, as in a container, and may be the address of a service.
             masters.clear();
         }
         Ok(Self {
-            listen: list(builder.listen, &table::LISTEN),
+            listen: list(builder.listen, &table::LISTEN, MASTER_PORT),
             token: settings::token(&settings, builder.token)?,
             admin_token: settings::token_of_file(&settings, &table::ADMIN_TOKEN_FILE, builder.admin_token)?,
             http: builder.http.or_else(|| settings.text(&table::HTTP).map(Into::into)),
@@ -81,8 +82,8 @@ impl MasterOptions {
             unreachable_after: builder.unreachable_after,
             tuning: settings::tuning(&settings, builder.tuning)?,
             recovery,
-            relays: list(builder.relays, &table::RELAYS),
-            masters: masters.iter().map(|text| with_port(text, MASTER_PORT)).collect(),
+            relays: list(builder.relays, &table::RELAYS, RELAY_PORT),
+            masters,
             this_master: builder.this_master.or(position.and_then(|position| position.checked_sub(1))),
             lease: builder.lease.or_else(|| settings.text(&table::LEASE).map(Into::into)),
             crash_after_commits: builder.crash_after_commits,
@@ -140,9 +141,8 @@ impl MasterOptions {
     pub(super) fn relays(&self) -> Result<Vec<SocketAddr>, Error> {
         let mut relays = Vec::new();
         for text in &self.relays {
-            let found = with_port(text, RELAY_PORT)
-                .to_socket_addrs()
-                .map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
+            let found =
+                text.to_socket_addrs().map_err(|e| invalid!("invalid relay address {text:?}: {e}"))?;
             let usable = found.filter(|at| !at.ip().is_unspecified() && at.port() != 0);
             let before = relays.len();
             relays.extend(usable);
@@ -186,9 +186,7 @@ pub(crate) fn listen_addresses(listen: &[String], port: u16) -> Result<Vec<Liste
     }
     let mut addresses = Vec::new();
     for text in listen {
-        let found = with_port(text, port)
-            .to_socket_addrs()
-            .map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?;
+        let found = text.to_socket_addrs().map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?;
         let found: Vec<_> = found.collect();
         // A name may resolve to an address family that this host lacks.
         let optional = found.len() > 1;
