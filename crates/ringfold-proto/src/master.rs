@@ -60,7 +60,7 @@ use std::net::SocketAddr;
 pub struct MasterConfig {
     pub timing: Timing,
     pub recovery: RecoverySettings,
-    /// Peers that may join; at most [`limits::WORLD_MAX`].
+    /// Peers that may join; at most [`crate::limits::WORLD_MAX`].
     pub peers_max: usize,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
