@@ -202,12 +202,6 @@ table! {
 
     /// The log level: trace, debug, info, warn, error or off; or a filter such as `warn,ringfold=debug`.
     LOG "log" for ALL_USERS: Kind::Text, "warn", flag "--log", old "PCCL_LOG_LEVEL";
-    /// The format of log lines.
-    LOG_FORMAT "log_format" for ALL_USERS: Kind::Choice(&["text", "json"]), "text";
-    /// The folder of the flight recorder's files. Without it, nothing is recorded to files.
-    FLIGHT_DIR "flight_dir" for ALL_USERS: Kind::Path, "";
-    /// Bytes of events that the flight recorder keeps.
-    FLIGHT_BYTES "flight_bytes" for ALL_USERS: Kind::Bytes(0, 1 << 40), "1MiB";
 }
 
 #[cfg(test)]
