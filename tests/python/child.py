@@ -17,10 +17,13 @@ from blocked import wait_until_blocked
 
 # Settings of the user that must not affect the tests.
 HIDDEN = (
+    "RINGFOLD_CONFIG",
     "RINGFOLD_LOG",
     "RINGFOLD_LOG_FORMAT",
     "RINGFOLD_FLIGHT_DIR",
     "PCCL_LOG_LEVEL",
+    "RINGFOLD_JOIN_TOKEN",
+    "RINGFOLD_JOIN_TOKEN_FILE",
     "PCCL_JOIN_TOKEN",
     "PCCL_JOIN_TOKEN_FILE",
     "RINGFOLD_MASTERS",

@@ -104,7 +104,7 @@ fn start_peer(name: &str, master: &str, scratch: &Scratch) -> Process {
     let program = std::env::current_exe().unwrap();
     let mut command = command(program.to_str().unwrap(), &["replay::peer_process", "--exact", "--nocapture"]);
     command.env(PEER_MASTER, master).env(PEER_NAME, name).env("RINGFOLD_FLIGHT_DIR", scratch.path());
-    Process::spawn(command)
+    Process::spawn(&mut command)
 }
 
 #[test]

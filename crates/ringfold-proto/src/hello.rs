@@ -62,11 +62,24 @@ pub enum Purpose {
     Relay = 6,
     /// Messages from one master to another.
     Masters = 7,
+    /// An observer asks a master for the status of the run.
+    Observe = 9,
+    /// The same, and commands of an operator.
+    Admin = 10,
 }
 
 impl Purpose {
-    pub const ALL: [Self; 7] =
-        [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window, Self::Relay, Self::Masters];
+    pub const ALL: [Self; 9] = [
+        Self::Control,
+        Self::Data,
+        Self::State,
+        Self::Probe,
+        Self::Window,
+        Self::Relay,
+        Self::Masters,
+        Self::Observe,
+        Self::Admin,
+    ];
 
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|p| *p as u8 == number)
@@ -83,6 +96,8 @@ impl fmt::Display for Purpose {
             Self::Window => "window",
             Self::Relay => "relay",
             Self::Masters => "masters",
+            Self::Observe => "observe",
+            Self::Admin => "admin",
         })
     }
 }
@@ -200,12 +215,15 @@ pub enum ConnectionRejection {
     /// The dialler's certificate does not allow the connection.
     #[error("the certificate of the dialler {0}")]
     Certificate(CertificateProblem),
+    /// It has neither a token nor certificates that tell operators from others.
+    #[error("this master takes no commands: start it with --admin-token-file, or with certificates")]
+    NoAdmin,
     #[error("unknown reason {0}")]
     Other(u8),
 }
 
 impl Status {
-    const NUMBERS: [(u8, Self); 21] = [
+    const NUMBERS: [(u8, Self); 22] = [
         (0, Self::Ok),
         (1, Self::Version),
         (2, Self::WrongRun),
@@ -227,6 +245,7 @@ impl Status {
         (28, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked))),
         (29, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole))),
         (30, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid))),
+        (31, Self::Rejected(ConnectionRejection::NoAdmin)),
     ];
 
     pub fn number(self) -> u8 {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, Removal, StateRejection, WaitWarning,
+    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, Removal, StateRejection, Wait,
 };
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
@@ -28,9 +28,10 @@ fn cause() -> Cause {
     Cause::PeerLost { who: peer("b"), how: Departure::Died }
 }
 
-fn waits(is_mutual: bool) -> WaitWarning {
+fn waits(is_mutual: bool) -> Wait {
     let call = JointCall::Vote(Phase::Sync);
-    WaitWarning { call, missing: vec![MissingPeer { who: peer("b"), waits_in: is_mutual.then_some(call) }] }
+    let missing = MissingPeer { who: peer("b"), waits_in: is_mutual.then_some(call), heard_ms: Some(300) };
+    Wait { call: Some(call), waited_ms: 5000, missing: vec![missing], begun: false }
 }
 
 fn master_events() -> Vec<Event> {
@@ -57,8 +58,8 @@ fn master_events() -> Vec<Event> {
         Event::TourRequested(group, 2),
         Event::TourFound(group, true),
         Event::Replanned(epoch, 10),
-        Event::OpDecided(op(), Outcome::COMMITTED),
-        Event::OpDecided(op(), Outcome::Aborted(cause())),
+        Event::OpDecided { op: op(), outcome: Outcome::COMMITTED, bytes: 8 },
+        Event::OpDecided { op: op(), outcome: Outcome::Aborted(cause()), bytes: 8 },
         Event::OutOfStep(op()),
         Event::RoundDecided(Phase::Topology, 1),
         Event::RoundFailed(Phase::Topology, cause()),
@@ -86,6 +87,7 @@ fn master_events() -> Vec<Event> {
         Event::MasterGone(0, (1, 2)),
         Event::ListsDiffer { master: 0, here: (0, 1), there: None },
         Event::NoMajority { votes: 1, voters: 3, blank: 0, missing: vec![2] },
+        Event::Draining(true),
         Event::Ended,
     ]
 }

@@ -16,6 +16,7 @@ pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
+use crate::journal::Source;
 use crate::relay::VolunteerRelay;
 use crate::shared_state::SyncCompany;
 use crate::staging::ExchangePool;
@@ -122,8 +123,9 @@ impl Driver {
         mesh: Mesh,
         uplink: Uplink,
         reports: WorkerReports,
+        journal: Arc<Source>,
     ) -> Self {
-        let journal = DriverJournal::new(&config.join.name);
+        let journal = DriverJournal::new(journal);
         let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone(), mesh.visit_dialer()));
         Self {
             clock: Clock::start(),
@@ -278,6 +280,8 @@ impl Driver {
             self.uplink.handle_ready(now);
         }
         if is_due(self.machine.poll_timeout()) {
+            let progress = self.syncing.as_ref().and_then(|(_, transfer)| transfer.progress());
+            self.machine.handle_fetching(progress);
             self.machine.handle_timeout(now);
         }
         self.plane.handle_time(now);
@@ -348,7 +352,12 @@ impl Driver {
                 spawn("ringfold-probed", answer);
             }
             Purpose::Relay => self.relay.add(peer, connection, self.directory.poller()),
-            Purpose::Control | Purpose::Data | Purpose::Window | Purpose::Masters => {}
+            Purpose::Control
+            | Purpose::Data
+            | Purpose::Window
+            | Purpose::Masters
+            | Purpose::Observe
+            | Purpose::Admin => {}
         }
     }
 

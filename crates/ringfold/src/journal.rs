@@ -1,6 +1,6 @@
 //! One stream of events: what masters, peers and ranks of this process post here goes to all readers.
 //!
-//! Readers are the log (through `tracing`), the flight recorder (a file, see [`set_flight_dir`]), and observers in this
+//! Readers are the log (through `tracing`), the flight recorder (a file, by the setting `flight_dir`), and observers in this
 //! process ([`observe`], [`subscribe`]). Nothing else keeps books on what happened. While there is no reader, an event costs
 //! a few comparisons.
 
@@ -13,10 +13,11 @@ mod timestamp;
 
 pub use flight_log::{FlightHeader, FlightLog, FlightRecord};
 pub use record::{JournalEvent, Printable, Record, write_text_line};
-pub use recorder::{FLIGHT_BYTES_VARIABLE, FLIGHT_DIR_VARIABLE, is_recording, record_text, set_flight_dir};
+pub use recorder::record_text;
 pub use ringfold_proto::event::{Event, Level, LinkTransport, OpTally, PeerEvent};
-pub use timestamp::{format_micros, parse_micros};
+pub use timestamp::{format_micros, format_time, parse_micros};
 
+use crate::settings::Settings;
 use core::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use record::ShortOp;
@@ -88,8 +89,8 @@ struct PendingTally {
 
 impl Source {
     /// A new source. The first one of a process opens the flight recorder, if there is to be one.
-    pub(crate) fn new(kind: SourceKind, name: impl Into<String>) -> Arc<Self> {
-        let recorder = recorder::open(kind);
+    pub(crate) fn new(kind: SourceKind, name: impl Into<String>, settings: &Settings) -> Arc<Self> {
+        let recorder = recorder::open(kind, settings);
         Arc::new(Self { kind, name: name.into(), recorder, tally: Mutex::default() })
     }
 

@@ -35,10 +35,11 @@ pub struct Process {
 
 impl Process {
     pub fn start(program: &str, arguments: &[&str]) -> Self {
-        Self::spawn(command(program, arguments))
+        Self::spawn(&mut command(program, arguments))
     }
 
-    pub fn spawn(mut command: Command) -> Self {
+    /// Starts a command.
+    pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let stdout: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());

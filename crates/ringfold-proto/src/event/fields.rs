@@ -1,7 +1,7 @@
 //! The fields of events, by stable names. A name never changes its meaning; new ones may be added.
 
 use super::{Event, OpTally, PeerEvent, StepDown};
-use crate::cause::{Cause, PeerName, WaitWarning};
+use crate::cause::{Cause, PeerName, Wait};
 use crate::descriptor::Descriptor;
 use crate::id::{EpochId, OpId};
 use crate::message::{Direction, Outcome};
@@ -88,9 +88,12 @@ impl<M: SerializeMap> Fields<M> {
         self.put(name, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 
-    fn waiting(&mut self, warning: &WaitWarning) -> Result<(), M::Error> {
-        self.text("call", warning.call)?;
-        self.names("missing", warning.missing.iter().map(|missing| &missing.who))
+    fn waiting(&mut self, wait: &Wait) -> Result<(), M::Error> {
+        if let Some(call) = wait.call {
+            self.text("call", call)?;
+        }
+        self.duration("waited_us", Duration::from_millis(wait.waited_ms.into()))?;
+        self.names("missing", wait.names())
     }
 
     fn outcome(&mut self, outcome: &Outcome) -> Result<(), M::Error> {
@@ -171,8 +174,9 @@ impl Serialize for Event {
                 f.epoch(epoch)?;
                 f.put("gain_percent", gain)
             }
-            Self::OpDecided(op, outcome) => {
+            Self::OpDecided { op, outcome, bytes } => {
                 f.op(op)?;
+                f.put("bytes", bytes)?;
                 f.outcome(outcome)
             }
             Self::OutOfStep(op) => f.op(op),
@@ -255,6 +259,7 @@ impl Serialize for Event {
                 f.put("blank", blank)?;
                 f.put("missing", missing.iter().map(|index| index + 1).collect::<Vec<_>>())
             }
+            Self::Draining(on) => f.put("on", on),
             Self::Leaderless | Self::Ended => Ok(()),
         })
     }

@@ -1,7 +1,7 @@
 //! Events of a peer of an elastic run, and of a rank of a group.
 
 use super::{Level, event_names};
-use crate::cause::{Cause, PeerName, WaitWarning};
+use crate::cause::{Cause, PeerName, Wait};
 use crate::descriptor::Descriptor;
 use crate::id::{EpochId, GroupId, OpId, Rank, Revision, Tag};
 use crate::message::{Direction, Phase};
@@ -134,7 +134,7 @@ pub enum PeerEvent {
         is_reported: bool,
     },
     /// A call waits for live peers.
-    StillWaiting(WaitWarning),
+    StillWaiting(Wait),
     /// A group of fixed ranks is complete.
     GroupFormed {
         group: String,
@@ -207,7 +207,7 @@ event_names! { PeerEvent:
     LinkLost "link_lost" Debug,
     LinkFailed "link_failed" Warn,
     LinkStalled "link_stalled" Debug,
-    StillWaiting "still_waiting" Info,
+    StillWaiting "still_waiting" Warn,
     GroupFormed "group_formed" Info,
     GroupFailed "group_failed" Info,
     RankLeft "rank_left" Debug,
@@ -221,7 +221,6 @@ impl PeerEvent {
         match self {
             Self::OpEnded { result: Err(_), .. } => Level::Info,
             Self::LinkStalled { is_reported: true, .. } => Level::Warn,
-            Self::StillWaiting(warning) if warning.is_mutual() => Level::Warn,
             Self::MembershipEnded { why: Failure::Removed(_) } => Level::Warn,
             _ => self.usual_level(),
         }
@@ -287,10 +286,10 @@ impl fmt::Display for PeerEvent {
             Self::LinkStalled { peer, direction, .. } => {
                 write!(f, "the link with {peer} makes no progress ({direction:?})")
             }
-            Self::StillWaiting(warning) if warning.is_mutual() => {
-                write!(f, "{warning}: do all peers use the same tags in the same order?")
+            Self::StillWaiting(wait) if wait.is_mutual() => {
+                write!(f, "still {wait}: do all peers use the same tags in the same order?")
             }
-            Self::StillWaiting(warning) => write!(f, "{warning}"),
+            Self::StillWaiting(wait) => write!(f, "still {wait}"),
             Self::GroupFormed { group, rank, world, shares_memory } => {
                 let how = if *shares_memory { "shared memory" } else { "links" };
                 write!(f, "the group {group:?} is formed: {rank} of {world}, by {how}")

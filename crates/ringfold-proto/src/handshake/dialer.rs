@@ -36,6 +36,16 @@ impl DialTarget {
         Self { purpose: Purpose::Masters, ..Self::master() }
     }
 
+    /// A master that is asked for the status of its run.
+    pub fn observed() -> Self {
+        Self { purpose: Purpose::Observe, ..Self::master() }
+    }
+
+    /// A master that gets commands.
+    pub fn commanded() -> Self {
+        Self { purpose: Purpose::Admin, ..Self::master() }
+    }
+
     /// A leg to a relay, or to a member that relays.
     pub fn relay() -> Self {
         Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None, role: Role::Peer }

@@ -1,7 +1,7 @@
 //! What a peer posts to the journal.
 
 use super::{Driver, Reduction};
-use crate::journal::{PeerEvent, Source, SourceKind};
+use crate::journal::{PeerEvent, Source};
 use crate::transfer::{Moved, Transfer};
 use core::time::Duration;
 use ringfold_proto::id::{CallId, PeerId};
@@ -30,8 +30,8 @@ struct SyncWatch {
 }
 
 impl DriverJournal {
-    pub(super) fn new(name: &str) -> Self {
-        Self { source: Source::new(SourceKind::Peer, name), votes: HashMap::new(), sync: None }
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        Self { source, votes: HashMap::new(), sync: None }
     }
 
     pub(super) fn post(&self, event: PeerEvent) {

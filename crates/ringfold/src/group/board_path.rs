@@ -9,7 +9,7 @@ use crate::{Error, limits};
 use core::cell::Cell;
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::waiter::CancelToken;
-use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure, Wait, WaitingPeer};
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ impl Core {
         if outcome.is_err() {
             memory.copy_from_slice(&kept);
         }
-        if kept.capacity() <= limits::SPARE_BYTES_MAX {
+        if kept.capacity() <= self.spare_bytes_max {
             *self.spare.lock() = kept;
         }
         outcome
@@ -140,7 +140,7 @@ impl Core {
             let name = |rank: Rank| driver.name(rank);
             let cause = match &error {
                 BoardError::Timeout { missing } => {
-                    Cause::Timeout { waited_for: driver.names(missing.iter().copied()) }
+                    Cause::Timeout(Wait::for_peers(driver.names(missing.iter().copied())))
                 }
                 BoardError::Differs { rank } => Cause::Mismatch {
                     one: WaitingPeer { who: name(self.rank()), call: request.descriptor.to_string() },

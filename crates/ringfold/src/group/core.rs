@@ -47,6 +47,8 @@ pub(super) struct Core {
     pub(super) journal: Arc<Source>,
     pub(super) watch: Arc<BoardWatch>,
     /// The settings that split groups inherit.
+    /// Bytes of that memory that are kept.
+    pub(super) spare_bytes_max: usize,
     pub(super) blueprint: GroupBuilder,
 }
 

@@ -62,7 +62,7 @@ impl JournalEvent {
     /// A committed operation that was short, or whose duration is not known.
     pub(super) fn short_op(&self) -> Option<ShortOp> {
         match self {
-            Self::Master(Event::OpDecided(op, Outcome::Committed { .. })) => {
+            Self::Master(Event::OpDecided { op, outcome: Outcome::Committed { .. }, .. }) => {
                 Some(ShortOp { op: *op, sent_bytes: 0, received_bytes: 0, duration: Duration::ZERO })
             }
             Self::Peer(PeerEvent::OpEnded {

@@ -2,21 +2,14 @@
 
 use super::{Record, SourceKind, record, timestamp};
 use crate::process_name::host_name;
+use crate::settings::{Settings, table};
 use parking_lot::Mutex;
 use ringfold_fabric::clock;
 use ringfold_fabric::flight_file::{self, FlightFile};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-
-/// The environment variable with the directory of flight recorders. Without it, nothing is recorded.
-pub const FLIGHT_DIR_VARIABLE: &str = "RINGFOLD_FLIGHT_DIR";
-
-/// The environment variable with the size of a flight recorder in bytes.
-pub const FLIGHT_BYTES_VARIABLE: &str = "RINGFOLD_FLIGHT_BYTES";
-
-const BYTES_DEFAULT: u64 = 4 << 20;
 
 /// Files of ended processes that are kept in a directory.
 const ENDED_FILES_MAX: usize = 32;
@@ -65,26 +58,6 @@ struct Process {
 }
 
 static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
-static DIRECTORY: Mutex<Option<PathBuf>> = Mutex::new(None);
-
-/// Sets the directory of the flight recorder; otherwise `RINGFOLD_FLIGHT_DIR` decides. Call it before masters, communicators and
-/// groups are created.
-///
-/// The file is `KIND-HOST-PID.flight`, of `RINGFOLD_FLIGHT_BYTES` (default 4 MiB). Its lines are JSON; `ringfold replay` reads it. At
-/// most 32 files of ended processes are kept in a directory.
-pub fn set_flight_dir(directory: impl Into<PathBuf>) {
-    *DIRECTORY.lock() = Some(directory.into());
-}
-
-fn directory() -> Option<PathBuf> {
-    let given = DIRECTORY.lock().clone();
-    given.or_else(|| variable(FLIGHT_DIR_VARIABLE).map(PathBuf::from))
-}
-
-/// Whether there is, or will be, a flight recorder.
-pub fn is_recording() -> bool {
-    directory().is_some()
-}
 
 /// Records a line of a log that has no typed event, if the recorder is open.
 pub fn record_text(
@@ -103,21 +76,21 @@ pub fn record_text(
 }
 
 /// The recorder of this process, opened if there is to be one. A failure is logged once.
-pub(super) fn open(kind: SourceKind) -> Option<Arc<Recorder>> {
-    let directory = directory()?;
+///
+/// The file is `KIND-HOST-PID.flight` in the directory of the settings. Its lines are JSON; `ringfold replay` reads it. At most 32
+/// files of ended processes are kept in a directory.
+pub(super) fn open(kind: SourceKind, settings: &Settings) -> Option<Arc<Recorder>> {
+    let directory = settings.path(&table::FLIGHT_DIR)?;
     let mut process = PROCESS.lock();
     let pid = std::process::id();
     if let Some(process) = process.as_ref().filter(|process| process.pid == pid) {
         return process.recorder.clone();
     }
-    let bytes = variable(FLIGHT_BYTES_VARIABLE).map(|text| text.parse());
-    let opened = create(kind, &directory, bytes.clone().and_then(Result::ok).unwrap_or(BYTES_DEFAULT));
+    let bytes = settings.number(&table::FLIGHT_BYTES).unwrap_or(flight_file::BYTES_MIN as usize);
+    let opened = create(kind, directory, bytes as u64);
     let recorder = opened.as_ref().ok().cloned();
     *process = Some(Process { pid, recorder: recorder.clone() });
     drop(process);
-    if let Some(Err(_)) = bytes {
-        tracing::warn!("invalid {FLIGHT_BYTES_VARIABLE}: must be a number of bytes; using {BYTES_DEFAULT}");
-    }
     if let Err(error) = opened {
         tracing::warn!(
             "there is no flight recorder: failed to create a file in {}: {error}",
@@ -153,8 +126,4 @@ pub(super) fn create(kind: SourceKind, directory: &Path, bytes: u64) -> io::Resu
         FlightFile::create(directory, &format!("{}-{plain}-{pid}", kind.name()), bytes, &header.to_string())?;
     flight_file::prune(directory, ENDED_FILES_MAX);
     Ok(Arc::new(Recorder { state: Mutex::new(State { file: Some(file), next: 0, line: Vec::new() }) }))
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -13,6 +13,13 @@ pub(super) fn append(out: &mut Vec<u8>, time: SystemTime) {
     append_micros(out, micros);
 }
 
+/// A time as text.
+pub fn format_time(time: SystemTime) -> String {
+    let mut out = Vec::with_capacity(27);
+    append(&mut out, time);
+    String::from_utf8(out).unwrap_or_default()
+}
+
 /// Microseconds since 1970 as text. Years are limited to 0 to 9999.
 pub fn format_micros(micros: i64) -> String {
     let mut out = Vec::with_capacity(27);
