@@ -245,7 +245,7 @@ fn the_json_log_of_a_master_has_stable_names_on_each_line() {
 #[test]
 fn the_log_format_is_set_by_the_environment_too_and_a_wrong_one_is_reported() {
     let run = |format: &str| {
-        let arguments = ["master", "--listen", "127.0.0.1:99999"];
+        let arguments = ["master", "--listen", "192.0.2.1:1"];
         let output = command(RINGFOLD, &arguments).env("RINGFOLD_LOG_FORMAT", format).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
