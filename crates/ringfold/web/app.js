@@ -9,7 +9,7 @@ import { Events, Peers, showWaits } from "./tables.js";
 
 const by = (id) => document.getElementById(id);
 
-const ring = new Ring(by("ring"), by("hint"));
+const ring = new Ring(by("ring"), by("hint"), by("legend-bars"));
 const plots = [
   new Plot(by("plot-bytes"), { value: (second) => second.bytes, format: rate, colour: "--busy", marks: (second) => second.aborted }),
   new Plot(by("plot-step"), { value: (second) => second.step_s, format: seconds, colour: "--fetch" }),

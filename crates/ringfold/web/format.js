@@ -30,6 +30,9 @@ export function seconds(value) {
   return `${Math.round(value / 86400)} d`;
 }
 
+/** How long ago something was, to a tenth of a second: it is shown often. */
+export const ago = (value) => `${value < 10 ? `${value.toFixed(1)} s` : seconds(value)} ago`;
+
 /** The time of day here, of a time as in RFC 3339. */
 export function clock(text) {
   const time = new Date(text);

@@ -40,7 +40,8 @@ export class Plot {
       line(context, PAD.left, y(top * part), width - PAD.right, y(top * part));
       context.fillStyle = palette("--muted");
       context.textAlign = "right";
-      context.fillText(most === 0 && part > 0 ? "" : this.format(top * part), PAD.left - 8, y(top * part));
+      const text = this.format(top * part).replace(/\.(\d*?)0+ /, (_, digits) => `${digits ? `.${digits}` : ""} `);
+      context.fillText(most === 0 && part > 0 ? "" : text, PAD.left - 8, y(top * part));
     }
     context.textAlign = "center";
     for (const minutes of [4, 3, 2, 1, 0]) {

@@ -1,15 +1,18 @@
 // The table of peers, the list of waits, and the list of events.
 
-import { awaitedNames, clock, element, peerState, plural, seconds, setText } from "./format.js";
+import { ago, awaitedNames, clock, element, peerState, plural, seconds, setText } from "./format.js";
 
 /** How long a peer that has departed is still shown. */
 const GONE_SHOWN = 15000;
 
+/** States that need attention, the most urgent last. Their peers are first in the table. */
+const URGENT = ["pending", "late", "bad", "gone"];
+
 const COLUMNS = [
   { key: "name", title: "Peer", text: (peer) => peer.name },
   { key: "state", title: "State", text: (peer) => peer.state },
-  { key: "call_s", title: "Since", number: true, text: (peer) => (peer.call_s === null ? "" : seconds(peer.call_s)) },
-  { key: "heard_s", title: "Heard", number: true, text: (peer) => (peer.gone ? "" : `${seconds(peer.heard_s)} ago`) },
+  { key: "call_s", title: "In call", number: true, text: (peer) => (peer.call_s === null ? "" : seconds(peer.call_s)) },
+  { key: "heard_s", title: "Heard", number: true, text: (peer) => (peer.gone ? "" : ago(peer.heard_s)) },
   { key: "revision", title: "Revision", number: true, text: (peer) => (peer.revision === null ? "" : `${peer.revision}`) },
   { key: "group", title: "Group", number: true, text: (peer) => `${peer.group}` },
   { key: "address", title: "Address", text: (peer) => peer.address || "" },
@@ -60,11 +63,13 @@ export class Peers {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter((word) => word);
     const all = [...this.known.values(), ...this.gone.values()];
     const matches = (peer) => {
-      const text = `${peer.name} ${peer.state} ${peer.address} ${peer.id} ${peer.membership}`.toLowerCase();
+      const text = `${peer.name} ${peer.state} ${this.awaited.has(peer.name) ? "awaited" : ""} ${peer.address} ${peer.id} ${peer.membership}`.toLowerCase();
       return words.every((word) => text.includes(word));
     };
     const shown = all.filter(matches);
+    const urgency = (peer) => URGENT.indexOf(peerState(peer, this.awaited));
     if (this.sort.key) shown.sort((a, b) => this.sort.sign * compare(a[this.sort.key], b[this.sort.key]));
+    else shown.sort((a, b) => urgency(b) - urgency(a));
     setText(this.note, shown.length < this.known.size ? `${shown.length} of ${this.known.size}` : "");
     for (const header of this.head.children) {
       if (header.dataset.key === "group") header.hidden = this.groups <= 1;
@@ -114,7 +119,9 @@ export class Peers {
     if (row.name.data !== peer.name) row.name.data = peer.name;
     row.line.title = `${peer.name}, id ${peer.id}`;
     COLUMNS.forEach((column, index) => {
-      if (index > 0) setText(row.cells[index], column.text(peer));
+      // Others wait for it, and it is in no call that could be named.
+      const isAwaited = column.key === "state" && state === "late" && peer.call === null;
+      if (index > 0) setText(row.cells[index], isAwaited ? "awaited" : column.text(peer));
       if (column.key === "group") row.cells[index].hidden = this.groups <= 1;
     });
     row.evict.hidden = !this.isAdmin || Boolean(peer.gone);
@@ -135,12 +142,14 @@ const WAITING_SHOWN = 6;
 export function showWaits(list, status) {
   const items = status.waits.map((wait) => {
     const chips = element("div", { className: "chips" });
-    chips.append(...wait.waiting.slice(0, WAITING_SHOWN).map((name) => element("span", { className: "chip", textContent: name, title: name })));
-    if (wait.waiting.length > WAITING_SHOWN) chips.append(`and ${wait.waiting.length - WAITING_SHOWN} more`);
+    // "and 1 more" would be as long as its name.
+    const shown = wait.waiting.length <= WAITING_SHOWN + 1 ? WAITING_SHOWN + 1 : WAITING_SHOWN;
+    chips.append(...wait.waiting.slice(0, shown).map((name) => element("span", { className: "chip", textContent: name, title: name })));
+    if (wait.waiting.length > shown) chips.append(`and ${wait.waiting.length - shown} more`);
     const verb = wait.waiting.length === 1 ? "waits" : "wait";
     chips.append(wait.missing.length > 0 ? ` ${verb} for ` : ` ${verb}`);
     for (const missing of wait.missing) {
-      const heard = missing.heard_s === null ? "" : `, heard ${seconds(missing.heard_s)} ago`;
+      const heard = missing.heard_s === null ? "" : `, heard ${ago(missing.heard_s)}`;
       const call = missing.waits_in === null ? "" : `, in ${missing.waits_in}`;
       chips.append(element("span", { className: "chip awaited", title: wait.text, textContent: `${missing.name}${heard}${call}` }));
     }
