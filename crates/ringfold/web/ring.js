@@ -2,9 +2,12 @@
 
 import { ago, awaitedNames, peerState, rate, seconds, setText } from "./format.js";
 
+const COLOURS = { ok: "--ok", busy: "--busy", late: "--late", fetch: "--fetch", pending: "--pending", bad: "--bad", gone: "--bad" };
 const LABEL_FONT = "12px system-ui, sans-serif";
 const LABELS_MAX = 40;
 const SPEEDS_MAX = 14;
+/** The length of an edge that has its speed beside it. */
+const NUMBER_ROOM = 80;
 const ARROWS_MAX = 48;
 /** Of more members than LABELS_MAX so many are named, beside those that need attention. */
 const NAMED_OF_MANY = 16;
@@ -29,13 +32,13 @@ export function context2d(canvas) {
 export class Ring {
   /** `legend` explains the bars of many edges. */
   constructor(canvas, hint, legend) {
-    Object.assign(this, { canvas, hint, legend, status: null, nodes: [], hovered: null });
+    Object.assign(this, { canvas, hint, legend, status: null, departed: [], nodes: [], hovered: null });
     canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => this.hover(-1e9, -1e9));
   }
 
-  show(status) {
-    this.status = status;
+  show(status, departed) {
+    Object.assign(this, { status, departed });
     this.draw();
     if (this.hovered) this.showHint();
   }
@@ -55,7 +58,8 @@ export class Ring {
     if (!this.status) return;
     const { context, width, height, palette } = context2d(this.canvas);
     this.nodes = [];
-    const groups = layout(this.status);
+    this.legend.hidden = true;
+    const groups = layout(this.status, this.departed);
     const awaited = awaitedNames(this.status);
     const columns = Math.ceil(Math.sqrt(groups.length * (width / Math.max(height, 1))));
     const used = Math.max(1, Math.min(columns, groups.length));
@@ -73,24 +77,28 @@ export class Ring {
       context.fillStyle = palette("--muted");
       context.font = "14px system-ui, sans-serif";
       context.textAlign = "center";
-      context.fillText(this.status.master.active ? "No peer has joined yet" : "This master stands by", width / 2, height / 2);
+      const none = this.departed.length > 0 ? "All peers have departed" : "No peer has joined yet";
+      context.fillText(this.status.master.active ? none : "This master stands by", width / 2, height / 2);
     }
-    this.legend.hidden = !groups.some((group) => group.members.length > SPEEDS_MAX && group.edges.length > 0);
     const members = this.status.peers.filter((peer) => peer.membership === "member").length;
     this.canvas.setAttribute("aria-label", `The ring of ${members} members. The table below has the same data.`);
   }
 
   drawGroup(context, palette, group, cell, awaited, groups) {
-    const { members, edges, pending } = group;
+    const { members, edges, pending, departed } = group;
     const count = members.length;
     const hasLabels = groups <= 4;
     const labelEvery = count <= LABELS_MAX ? 1 : Math.ceil(count / NAMED_OF_MANY);
-    const pendingRows = pending.length > 0 ? 34 : 0;
+    const rows = [
+      { text: "waiting to join", state: "pending", peers: pending },
+      { text: "departed", state: "gone", peers: departed },
+    ].filter((row) => row.peers.length > 0);
+    const rowsHeight = rows.length > 0 ? 12 + 22 * rows.length : 0;
     context.font = LABEL_FONT;
     const widest = Math.max(0, ...members.map((peer) => context.measureText(peer.name).width));
     const margin = hasLabels ? Math.min(widest + 30, cell.width * 0.28) : 26;
-    const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - pendingRows) / 2 - (hasLabels ? 34 : 22)));
-    const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - pendingRows) / 2 };
+    const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - rowsHeight) / 2 - (hasLabels ? 34 : 22)));
+    const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - rowsHeight) / 2 };
     const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / (count <= ARROWS_MAX ? 1.9 : 1.25)));
     const nodes = members.map((peer, index) => {
       const angle = -Math.PI / 2 + (2 * Math.PI * index) / Math.max(count, 1);
@@ -100,17 +108,21 @@ export class Ring {
     this.nodes.push(...nodes);
     const taken = [];
     if (count > 1) drawCentre(context, palette, centre, group, radius, taken);
-    this.drawEdges(context, palette, nodes, edges, centre, size, taken);
-    if (count > SPEEDS_MAX) drawSpeedBars(context, palette, nodes, edges, centre, radius - size - 6, taken);
+    // Bars where numbers would not fit between the nodes.
+    const hasBars = edges.length > 2 && (count > SPEEDS_MAX || 2 * radius * Math.sin(Math.PI / count) < NUMBER_ROOM);
+    this.drawEdges(context, palette, nodes, edges, centre, size, hasBars ? null : taken);
+    if (hasBars) drawSpeedBars(context, palette, nodes, edges, centre, radius - size - 6, taken);
+    if (hasBars) this.legend.hidden = false;
     for (const node of nodes) this.drawNode(context, palette, node);
     // Those that matter come first; a label that would cover another one is left out.
     const isImportant = (node) => node.state === "bad" || node.state === "late" || node.peer.id === this.hovered;
     for (const node of nodes.filter(isImportant)) drawLabel(context, palette, node, size, cell, taken);
     const isNamed = (node, index) => hasLabels && index % labelEvery === 0 && !isImportant(node);
     for (const node of nodes.filter(isNamed)) drawLabel(context, palette, node, size, cell, taken);
-    this.drawPending(context, palette, pending, cell);
+    rows.forEach((row, index) => this.drawRow(context, palette, row, cell, cell.y + cell.height - 14 - 22 * index));
   }
 
+  /** Edges, with their speeds where no text is in `taken`; without speeds if that is null. */
   drawEdges(context, palette, nodes, edges, centre, size, taken) {
     const { slow } = speedsOf(edges);
     edges.forEach((edge, index) => {
@@ -136,7 +148,7 @@ export class Ring {
         const end = Math.hypot(ex, ey) || 1;
         arrow(context, to.x - (ex / end) * (size + 3), to.y - (ey / end) * (size + 3), Math.atan2(ey, ex), Math.max(5, size * 0.7));
       }
-      if (nodes.length <= SPEEDS_MAX && edge.bytes_per_s && length > 50) {
+      if (taken && edge.bytes_per_s) {
         // Inside of the ring; between two nodes outside of the curve, beside the text in the middle.
         const inward = nodes.length === 2 ? -34 : 26;
         const at = { x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 };
@@ -151,8 +163,8 @@ export class Ring {
   }
 
   drawNode(context, palette, node) {
-    const colours = { ok: "--ok", busy: "--busy", late: "--late", fetch: "--fetch", pending: "--pending", bad: "--bad" };
-    const colour = palette(colours[node.state] || "--muted");
+    const colour = palette(COLOURS[node.state] || "--muted");
+    const isHollow = node.state === "pending" || node.state === "gone";
     const isHovered = this.hovered === node.peer.id;
     if (node.state === "late" || node.state === "bad" || isHovered) {
       context.globalAlpha = 0.28;
@@ -160,9 +172,9 @@ export class Ring {
       disc(context, node.x, node.y, node.radius + 5);
       context.globalAlpha = 1;
     }
-    context.fillStyle = node.state === "pending" ? palette("--card") : colour;
+    context.fillStyle = isHollow ? palette("--card") : colour;
     disc(context, node.x, node.y, node.radius);
-    if (node.state === "pending") {
+    if (isHollow) {
       context.strokeStyle = colour;
       context.lineWidth = 2;
       context.stroke();
@@ -193,21 +205,23 @@ export class Ring {
     }
   }
 
-  drawPending(context, palette, pending, cell) {
-    if (pending.length === 0) return;
-    const text = `waiting to join: ${pending.length}`;
-    context.font = "12px system-ui, sans-serif";
+  /** Peers that are not in the ring, below it. */
+  drawRow(context, palette, { text, state, peers }, cell, y) {
+    const names = peers.length <= 3 ? ` ${peers.map((peer) => peer.name).join(", ")}` : ` ${peers.length}`;
+    const colour = palette(COLOURS[state]);
+    context.font = LABEL_FONT;
+    const label = clip(context, `${text}:${names}`, cell.width - 60);
+    const width = context.measureText(label).width;
+    const step = Math.max(3, Math.min(20, (cell.width - width - 40) / peers.length));
+    const begin = cell.x + (cell.width - width - 12 - step * peers.length) / 2;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    context.fillStyle = palette("--pending");
-    const textWidth = context.measureText(text).width;
-    const step = Math.max(3, Math.min(22, (cell.width - textWidth - 40) / pending.length));
-    const begin = cell.x + (cell.width - textWidth - 12 - step * pending.length) / 2;
-    const y = cell.y + cell.height - 14;
-    context.fillText(text, begin, y);
-    pending.forEach((peer, index) => {
-      const state = peer.connected ? "pending" : "bad";
-      const node = { peer, x: begin + textWidth + 20 + step * index, y, radius: Math.min(7, step / 2), state };
+    context.fillStyle = colour;
+    context.fillText(label, begin, y);
+    peers.forEach((peer, index) => {
+      const isLost = state === "pending" && !peer.connected;
+      const x = begin + width + 18 + step * index;
+      const node = { peer, x, y, radius: Math.min(6, step / 2), state: isLost ? "bad" : state };
       this.nodes.push(node);
       this.drawNode(context, palette, node);
     });
@@ -221,7 +235,7 @@ export class Ring {
     const edge = this.status.ring.find((each) => each.from === peer.name && each.group === peer.group);
     const lines = [
       `${peer.state}${peer.call_s === null ? "" : ` for ${seconds(peer.call_s)}`}`,
-      `heard ${ago(peer.heard_s)}`,
+      peer.gone ? "" : `heard ${ago(peer.heard_s)}`,
       peer.address || "",
       edge && edge.bytes_per_s ? `sends ${rate(edge.bytes_per_s)} to ${edge.to}` : "",
       edge && edge.round_trip_s ? `round trip ${seconds(edge.round_trip_s)}` : "",
@@ -236,7 +250,7 @@ export class Ring {
 }
 
 /** The members of each group in the order of its ring, its edges, and the peers that wait to join. */
-function layout(status) {
+function layout(status, departed) {
   const groups = new Map();
   for (const peer of status.peers) {
     if (!groups.has(peer.group)) groups.set(peer.group, { number: peer.group, peers: [], edges: [] });
@@ -261,6 +275,7 @@ function layout(status) {
       members: isWhole ? inRing : members,
       edges: isWhole ? group.edges : [],
       pending: group.peers.filter((peer) => peer.membership !== "member"),
+      departed: departed.filter((peer) => peer.group === group.number),
     };
   });
 }

@@ -2,15 +2,16 @@
 
 import { ago, awaitedNames, clock, element, peerState, plural, seconds, setText } from "./format.js";
 
-/** How long a peer that has departed is still shown. */
-const GONE_SHOWN = 15000;
+/** How long a peer that has departed is still shown, in milliseconds. */
+const GONE_SHOWN = 60000;
+const GONE_MAX = 50;
 
 /** States that need attention, the most urgent last. Their peers are first in the table. */
 const URGENT = ["pending", "late", "bad", "gone"];
 
 const COLUMNS = [
   { key: "name", title: "Peer", text: (peer) => peer.name },
-  { key: "state", title: "State", text: (peer) => peer.state },
+  { key: "state", title: "State", text: (peer) => (peer.gone ? `departed ${ago((Date.now() - peer.gone) / 1000)}` : peer.state) },
   { key: "call_s", title: "In call", number: true, text: (peer) => (peer.call_s === null ? "" : seconds(peer.call_s)) },
   { key: "heard_s", title: "Heard", number: true, text: (peer) => (peer.gone ? "" : ago(peer.heard_s)) },
   { key: "revision", title: "Revision", number: true, text: (peer) => (peer.revision === null ? "" : `${peer.revision}`) },
@@ -18,9 +19,32 @@ const COLUMNS = [
   { key: "address", title: "Address", text: (peer) => peer.address || "" },
 ];
 
+/** The peers that have departed a short time ago. The master does not list them any more. */
+export class Departures {
+  constructor() {
+    Object.assign(this, { gone: new Map(), known: new Map() });
+  }
+
+  /** Compares with the last status. Returns those that are still to be shown, the latest first. */
+  update(status) {
+    const now = Date.now();
+    const here = new Map(status.peers.map((peer) => [peer.id, peer]));
+    for (const [id, peer] of this.known) {
+      if (!here.has(id)) this.gone.set(id, { ...peer, gone: now, connected: false, call: null, call_s: null, state: "departed" });
+    }
+    const oldest = [...this.gone.values()].slice(0, -GONE_MAX);
+    for (const peer of oldest) this.gone.delete(peer.id);
+    for (const [id, peer] of this.gone) {
+      if (here.has(id) || now - peer.gone > GONE_SHOWN) this.gone.delete(id);
+    }
+    this.known = here;
+    return [...this.gone.values()].reverse();
+  }
+}
+
 export class Peers {
   constructor({ head, body, note, filter }, onEvict) {
-    Object.assign(this, { head, body, note, filter, onEvict, rows: new Map(), gone: new Map(), known: new Map() });
+    Object.assign(this, { head, body, note, filter, onEvict, rows: new Map(), departed: [], peers: [] });
     this.sort = { key: null, sign: 1 };
     this.isAdmin = false;
     for (const column of COLUMNS) {
@@ -42,26 +66,20 @@ export class Peers {
     this.draw();
   }
 
-  show(status, isAdmin) {
-    this.isAdmin = isAdmin;
-    const now = Date.now();
-    const here = new Map(status.peers.map((peer) => [peer.id, peer]));
-    for (const [id, peer] of this.known) {
-      if (!here.has(id)) this.gone.set(id, { ...peer, gone: now, connected: false, call_s: null, state: "departed" });
-    }
-    for (const [id, peer] of this.gone) {
-      if (here.has(id) || now - peer.gone > GONE_SHOWN) this.gone.delete(id);
-    }
-    this.known = here;
+  show(status, departed, isAdmin) {
+    Object.assign(this, { peers: status.peers, departed, isAdmin });
     this.awaited = awaitedNames(status);
-    this.groups = new Set(status.peers.map((peer) => peer.group)).size;
+    const groups = new Set(status.peers.map((peer) => peer.group)).size;
+    this.hidden = new Set();
+    if (groups <= 1) this.hidden.add("group");
+    if (status.peers.every((peer) => peer.revision === null)) this.hidden.add("revision");
     this.draw();
   }
 
   draw() {
     if (!this.awaited) return;
     const words = this.filter.value.toLowerCase().split(/\s+/).filter((word) => word);
-    const all = [...this.known.values(), ...this.gone.values()];
+    const all = [...this.peers, ...this.departed];
     const matches = (peer) => {
       const text = `${peer.name} ${peer.state} ${this.awaited.has(peer.name) ? "awaited" : ""} ${peer.address} ${peer.id} ${peer.membership}`.toLowerCase();
       return words.every((word) => text.includes(word));
@@ -70,10 +88,8 @@ export class Peers {
     const urgency = (peer) => URGENT.indexOf(peerState(peer, this.awaited));
     if (this.sort.key) shown.sort((a, b) => this.sort.sign * compare(a[this.sort.key], b[this.sort.key]));
     else shown.sort((a, b) => urgency(b) - urgency(a));
-    setText(this.note, shown.length < this.known.size ? `${shown.length} of ${this.known.size}` : "");
-    for (const header of this.head.children) {
-      if (header.dataset.key === "group") header.hidden = this.groups <= 1;
-    }
+    setText(this.note, words.length > 0 ? `${shown.length} of ${all.length}` : "");
+    for (const header of this.head.children) header.hidden = this.hidden.has(header.dataset.key);
     const ids = new Set(shown.map((peer) => peer.id));
     for (const [id, row] of this.rows) {
       if (!ids.has(id)) {
@@ -122,7 +138,7 @@ export class Peers {
       // Others wait for it, and it is in no call that could be named.
       const isAwaited = column.key === "state" && state === "late" && peer.call === null;
       if (index > 0) setText(row.cells[index], isAwaited ? "awaited" : column.text(peer));
-      if (column.key === "group") row.cells[index].hidden = this.groups <= 1;
+      row.cells[index].hidden = this.hidden.has(column.key);
     });
     row.evict.hidden = !this.isAdmin || Boolean(peer.gone);
     row.evict.ariaLabel = `Evict ${peer.name}`;
