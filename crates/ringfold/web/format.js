@@ -70,8 +70,10 @@ export function peerState(peer, awaited) {
   return peer.call === null ? "ok" : "busy";
 }
 
+/** The waits that are longer than a moment: shorter ones are in every step. */
+export const longWaits = (status) => status.waits.filter((wait) => wait.waited_s >= 1);
+
 /** The names of peers that others have waited for longer than a moment. */
 export function awaitedNames(status) {
-  const late = status.waits.filter((wait) => wait.waited_s >= 1);
-  return new Set(late.flatMap((wait) => wait.missing.map((missing) => missing.name)));
+  return new Set(longWaits(status).flatMap((wait) => wait.missing.map((missing) => missing.name)));
 }

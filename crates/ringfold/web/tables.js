@@ -1,6 +1,6 @@
 // The table of peers, the list of waits, and the list of events.
 
-import { ago, awaitedNames, clock, element, peerState, plural, seconds, setText } from "./format.js";
+import { ago, awaitedNames, clock, element, longWaits, peerState, plural, seconds, setText } from "./format.js";
 
 /** How long a peer that has departed is still shown, in milliseconds. */
 const GONE_SHOWN = 60000;
@@ -153,10 +153,12 @@ function compare(a, b) {
 }
 
 const WAITING_SHOWN = 6;
+/** How many awaited peers the master names. */
+const MISSING_NAMED = 8;
 
 /** The calls in which peers wait. */
 export function showWaits(list, status) {
-  const items = status.waits.map((wait) => {
+  const items = longWaits(status).map((wait) => {
     const chips = element("div", { className: "chips" });
     // "and 1 more" would be as long as its name.
     const shown = wait.waiting.length <= WAITING_SHOWN + 1 ? WAITING_SHOWN + 1 : WAITING_SHOWN;
@@ -169,11 +171,15 @@ export function showWaits(list, status) {
       const call = missing.waits_in === null ? "" : `, in ${missing.waits_in}`;
       chips.append(element("span", { className: "chip awaited", title: wait.text, textContent: `${missing.name}${heard}${call}` }));
     }
+    // The master names only some of them.
+    const members = status.groups.filter((group) => wait.group === null || group.group === wait.group);
+    const others = members.reduce((sum, group) => sum + group.members, 0) - wait.waiting.length - wait.missing.length;
+    if (wait.missing.length >= MISSING_NAMED && others > 0) chips.append(`and ${others} more`);
     const head = element("div", { className: "wait-head", title: wait.text }, element("b", { textContent: seconds(wait.waited_s) }), wait.call);
     if (wait.group !== null && status.groups.length > 1) head.append(element("span", { className: "muted", textContent: `group ${wait.group}` }));
     return element("li", {}, head, chips);
   });
-  if (items.length === 0) items.push(element("li", { className: "empty", textContent: "Nobody waits" }));
+  if (items.length === 0) items.push(element("li", { className: "empty", textContent: "No wait is longer than 1 s" }));
   list.replaceChildren(...items);
 }
 
