@@ -55,7 +55,7 @@ export class Plot {
       context.fillText(text, Math.min(at, width - 14), height - 8);
     });
     if (most === 0) {
-      context.fillText("nothing yet", PAD.left + inner.width / 2, PAD.top + inner.height / 2);
+      context.fillText("nothing yet", PAD.left + inner.width / 2, PAD.top + inner.height / 4);
     }
     this.drawLine(context, palette, values, x, y);
     context.fillStyle = palette("--bad");

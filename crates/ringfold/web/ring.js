@@ -107,9 +107,10 @@ export class Ring {
     });
     this.nodes.push(...nodes);
     const taken = [];
-    if (count > 1) drawCentre(context, palette, centre, group, radius, taken);
+    if (count > 2 || radius > 110) drawCentre(context, palette, centre, group, radius, taken);
     // Bars where numbers would not fit between the nodes.
-    const hasBars = edges.length > 2 && (count > SPEEDS_MAX || 2 * radius * Math.sin(Math.PI / count) < NUMBER_ROOM);
+    const isMeasured = edges.some((edge) => edge.bytes_per_s);
+    const hasBars = isMeasured && count > 2 && (count > SPEEDS_MAX || 2 * radius * Math.sin(Math.PI / count) < NUMBER_ROOM);
     this.drawEdges(context, palette, nodes, edges, centre, size, hasBars ? null : taken);
     if (hasBars) drawSpeedBars(context, palette, nodes, edges, centre, radius - size - 6, taken);
     if (hasBars) this.legend.hidden = false;
@@ -347,7 +348,7 @@ function drawCentred(context, colour, text, x, y, taken) {
 const covers = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
 function drawCentre(context, palette, centre, group, radius, taken) {
-  if (radius < 60) return;
+  if (radius < 60 || group.members.length < 2) return;
   const { info } = group;
   const lines = [`${group.members.length} members`];
   if (!group.isOnly) lines.push(`group ${group.number}`);
