@@ -29,9 +29,7 @@ TIMEOUT = 600.0
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--program", default="ringfold", help="the command ringfold [default: that of PATH]")
     words.add_argument("--sizes", default="4B,256MiB")
     words.add_argument("--world", type=int, default=2)
@@ -57,7 +55,9 @@ def main() -> int:
 
     sizes = sorted({size for _, size in times})
     rows = []
-    print("| bytes | without HTTP, µs (min – max) | with HTTP, µs (min – max) | ratio |\n|---:|---:|---:|---:|")
+    print(
+        "| bytes | without HTTP, µs (min – max) | with HTTP, µs (min – max) | ratio |\n|---:|---:|---:|---:|"
+    )
     for size in sizes:
         off, on = times["without", size], times["with", size]
         ratio = statistics.median(on) / statistics.median(off)

@@ -38,7 +38,9 @@ def test_all_files_and_the_documentation_name_metrics_that_exist() -> None:
         used = set(re.findall(r"(?<![\w-])ringfold_[a-z_]+", path.read_text()))
         assert used <= known, f"{path.name}: unknown metrics {used - known}"
     for path in FOLDER.iterdir():
-        for name, labels in re.findall(r"(ringfold_[a-z_]+)\{([^}]*)\}", path.read_text().replace('\\"', '"')):
+        for name, labels in re.findall(
+            r"(ringfold_[a-z_]+)\{([^}]*)\}", path.read_text().replace('\\"', '"')
+        ):
             for label, values in re.findall(r'(\w+)=~?"([^"]*)"', labels):
                 # Those of the scrape configuration are not the master's.
                 for value in values.split("|") if label not in ("run", "instance") else ():
