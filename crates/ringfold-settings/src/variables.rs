@@ -9,10 +9,11 @@ pub const CONFIG_VARIABLE: &str = "RINGFOLD_CONFIG";
 const PREFIX: &str = "RINGFOLD_";
 
 /// Variables that are no settings: of tests and scripts.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "RINGFOLD_BLESS",
     "RINGFOLD_LONG",
     "RINGFOLD_MNIST",
+    "RINGFOLD_PICTURES",
     "RINGFOLD_SKIPS",
     "RINGFOLD_TOOLS",
     "RINGFOLD_WHEEL",

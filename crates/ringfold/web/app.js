@@ -1,18 +1,20 @@
 // The web page of a master: draws what /api/events sends.
 
 import { Connection } from "./connection.js";
-import { bytes, plural, rate, seconds, setText, short } from "./format.js";
+import { bytes, plural, rate, seconds, setText, stepTime } from "./format.js";
 import { Operator } from "./operator.js";
 import { Plot } from "./plot.js";
 import { Ring } from "./ring.js";
-import { Events, Peers, showWaits } from "./tables.js";
+import { Departures, Events, Peers, showWaits } from "./tables.js";
+
+const DEPARTED_NAMED = 3;
 
 const by = (id) => document.getElementById(id);
 
-const ring = new Ring(by("ring"), by("hint"));
+const ring = new Ring(by("ring"), by("hint"), by("legend-bars"));
 const plots = [
   new Plot(by("plot-bytes"), { value: (second) => second.bytes, format: rate, colour: "--busy", marks: (second) => second.aborted }),
-  new Plot(by("plot-step"), { value: (second) => second.step_s, format: seconds, colour: "--fetch" }),
+  new Plot(by("plot-step"), { value: (second) => second.step_s, format: stepTime, colour: "--fetch" }),
 ];
 const events = new Events(by("events"), by("events-level"), by("events-filter"));
 const operator = new Operator(
@@ -24,8 +26,10 @@ const peers = new Peers(
   (peer) => operator.confirmEvict(peer),
 );
 const connection = new Connection(show, showLink);
+const departures = new Departures();
 
 let status = null;
+let departed = [];
 let isScheduled = false;
 let link = { state: "connecting", why: "", since: Date.now() };
 /** How long drawing took, in milliseconds, for tests. */
@@ -33,6 +37,7 @@ window.ringfold = { frames: 0, last: 0, longest: 0 };
 
 function show(next) {
   status = next;
+  departed = departures.update(status);
   schedule();
 }
 
@@ -52,10 +57,10 @@ function draw() {
   const begun = performance.now();
   showVerdict();
   showTiles();
-  ring.show(status);
+  ring.show(status, departed);
   plots.forEach((plot) => plot.show(status.history));
   showWaits(by("waits"), status);
-  peers.show(status, operator.isAdmin);
+  peers.show(status, departed, operator.isAdmin);
   events.show(status);
   operator.showDraining(status.draining);
   const { master } = status;
@@ -73,15 +78,25 @@ function showVerdict() {
   if (isLive) {
     banner.dataset.health = status.health;
     setText(by("verdict-text"), capitalised(status.verdict));
+    showDeparted();
     document.title = `${status.health === "healthy" ? "●" : "▲"} ${status.verdict} – Ringfold`;
     return;
   }
   banner.dataset.health = "lost";
+  by("departed").hidden = true;
   const age = seconds((Date.now() - link.since) / 1000);
   const what = link.state === "stalled" ? "The master does not answer" : "The connection to the master is lost";
   setText(by("verdict-text"), `${what} for ${age}. What you see is old. Trying again …`);
   by("verdict").title = link.why;
   document.title = "▲ connection lost – Ringfold";
+}
+
+/** A run goes on without those that have departed: the verdict does not name them. */
+function showDeparted() {
+  const names = departed.slice(0, DEPARTED_NAMED).map((peer) => peer.name).join(", ");
+  const more = departed.length > DEPARTED_NAMED ? ` and ${departed.length - DEPARTED_NAMED} more` : "";
+  by("departed").hidden = departed.length === 0;
+  setText(by("departed"), departed.length === 0 ? "" : `departed in the last minute: ${names}${more}`);
 }
 
 function showTiles() {
@@ -90,13 +105,13 @@ function showTiles() {
   const [members, pending] = [count("member"), count("pending") + count("returned")];
   const lost = status.peers.filter((peer) => !peer.connected).length;
   setText(by("tile-peers"), `${members}`);
-  const notes = [pending > 0 ? `${pending} joining` : "", lost > 0 ? `${lost} disconnected` : "", status.draining ? "draining" : ""];
+  const notes = [pending > 0 ? `${pending} joining` : "", lost > 0 ? `${lost} disconnected` : "", departed.length > 0 ? `${departed.length} departed` : "", status.draining ? "draining" : ""];
   setText(by("tile-peers-note"), notes.filter((note) => note).join(", ") || (members === 1 ? "member" : "members"));
   setText(by("tile-bytes"), rate(throughput.bytes_per_s));
   setText(by("tile-bytes-note"), `${bytes(throughput.bytes_total)} in total`);
-  setText(by("tile-step"), throughput.step_s === null ? "–" : seconds(throughput.step_s));
+  setText(by("tile-step"), throughput.step_s === null ? "–" : stepTime(throughput.step_s));
   setText(by("tile-step-note"), "average of 10 s");
-  setText(by("tile-operations"), `${short(throughput.operations_per_s)}/s`);
+  setText(by("tile-operations"), `${throughput.operations_per_s.toFixed(throughput.operations_per_s < 100 ? 1 : 0)}/s`);
   setText(by("tile-operations-note"), `${throughput.operations_total} committed, ${throughput.aborted_total} failed`);
   setText(by("tile-epoch"), status.epoch === null ? "–" : `${status.epoch}`);
   const stages = new Set(status.groups.map((group) => group.stage));

@@ -7,7 +7,7 @@ export function demo(count, onStatus) {
   const speeds = names.map(() => (7 + 4 * random()) * 1e8);
   speeds[Math.floor(count / 3)] = 4e7;
   const history = Array.from({ length: 300 }, (_, index) => second(index, random));
-  const events = [];
+  const events = Array.from({ length: 12 }, (_, index) => event(names, random, Date.now() - 4000 * (12 - index)));
   let tick = 0;
   const next = () => {
     tick += 1;
@@ -15,7 +15,7 @@ export function demo(count, onStatus) {
       history.push(second(300 + tick / 2, random));
       history.shift();
     }
-    if (tick % 8 === 1) events.push(event(names, random));
+    if (tick % 8 === 1) events.push(event(names, random, Date.now()));
     onStatus(status(names, speeds, history.slice(), events.slice(-200), tick, random));
   };
   next();
@@ -28,11 +28,11 @@ function second(index, random) {
   return { operations, aborted: index % 97 === 4 ? 2 : 0, bytes: operations * 5e7, step_s: stalled ? null : 0.05 + 0.02 * random() };
 }
 
-function event(names, random) {
+function event(names, random, time) {
   const name = names[Math.floor(names.length * random())];
   const isBad = random() < 0.4;
   const text = isBad ? `the connection of ${name} ended: it may resume` : `${name} reconnected`;
-  return { time: new Date().toISOString(), level: isBad ? "warn" : "info", text };
+  return { time: new Date(time).toISOString(), level: isBad ? "warn" : "info", text };
 }
 
 function status(names, speeds, history, events, tick, random) {
@@ -54,15 +54,15 @@ function status(names, speeds, history, events, tick, random) {
     revision: 1200,
   }));
   const waits = [{
-    text: `${names.length - 1} peers wait in all-reduce tag 3 for ${names[late]}`,
+    text: `${names.length - 1} peers wait in all_reduce tag 3 for ${names[late]}`,
     group: 0,
-    call: "all-reduce tag 3",
+    call: "all_reduce tag 3",
     waited_s: 4.2,
     waiting: names.filter((_, index) => index !== late),
     missing: [{ name: names[late], heard_s: 0.3, waits_in: null }],
   }];
   return {
-    verdict: `waiting 4.2 s in all-reduce tag 3 for ${names[late]}`,
+    verdict: `waiting for ${names[late]} for 4 s: it has not called all_reduce tag 3 (last heard 0.3 s ago: alive, computing)`,
     health: "degraded",
     epoch: 12,
     groups: [{ group: 0, epoch: 12, stage: "open", members: names.length, pending: 0, revision: 1200, operations: 1 }],

@@ -4,7 +4,7 @@ const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 /** A number with three significant digits. */
 export function short(value) {
-  if (value === 0) return "0";
+  if (value < 0.0005) return "0";
   const digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
   return value.toFixed(digits);
 }
@@ -23,12 +23,18 @@ export const rate = (value) => `${bytes(value)}/s`;
 
 /** A length of time, in the unit that suits it. */
 export function seconds(value) {
-  if (value < 0.0995) return `${short(value * 1000)} ms`;
+  if (value < 0.9995) return `${short(value * 1000)} ms`;
   if (value < 120) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
   if (value < 7200) return `${Math.round(value / 60)} min`;
   if (value < 172800) return `${short(value / 3600)} h`;
   return `${Math.round(value / 86400)} d`;
 }
+
+/** As {@link seconds}, with three digits. */
+export const stepTime = (value) => (value >= 1 && value < 100 ? `${short(value)} s` : seconds(value));
+
+/** How long ago something was, to a tenth of a second: it is shown often. */
+export const ago = (value) => `${value < 10 ? `${value.toFixed(1)} s` : seconds(value)} ago`;
 
 /** The time of day here, of a time as in RFC 3339. */
 export function clock(text) {
@@ -64,8 +70,10 @@ export function peerState(peer, awaited) {
   return peer.call === null ? "ok" : "busy";
 }
 
+/** The waits that are longer than a moment: shorter ones are in every step. */
+export const longWaits = (status) => status.waits.filter((wait) => wait.waited_s >= 1);
+
 /** The names of peers that others have waited for longer than a moment. */
 export function awaitedNames(status) {
-  const late = status.waits.filter((wait) => wait.waited_s >= 1);
-  return new Set(late.flatMap((wait) => wait.missing.map((missing) => missing.name)));
+  return new Set(longWaits(status).flatMap((wait) => wait.missing.map((missing) => missing.name)));
 }

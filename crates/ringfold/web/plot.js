@@ -1,8 +1,13 @@
-// A line over the last five minutes, on a canvas.
+// A line over the last minutes, on a canvas.
 
 import { context2d } from "./ring.js";
 
-const SECONDS = 300;
+/** The time that is shown: the shortest that has all seconds, at most as many as the master keeps. Three marks on the way. */
+const SPANS = [
+  { span: 60, marks: ["-45 s", "-30 s", "-15 s"] },
+  { span: 120, marks: ["-90 s", "-60 s", "-30 s"] },
+  { span: 300, marks: ["-4 min", "-3 min", "-2 min", "-1 min"] },
+];
 const PAD = { left: 62, right: 10, top: 8, bottom: 18 };
 
 export class Plot {
@@ -28,8 +33,9 @@ export class Plot {
     const values = this.history.map(this.value);
     const most = Math.max(0, ...values.filter((value) => value !== null));
     const top = niceTop(most);
+    const { span, marks } = SPANS.find((each) => each.span >= values.length) || SPANS.at(-1);
     const inner = { width: width - PAD.left - PAD.right, height: height - PAD.top - PAD.bottom };
-    const x = (index) => PAD.left + inner.width * (1 - (values.length - 1 - index) / (SECONDS - 1));
+    const x = (index) => PAD.left + inner.width * (1 - (values.length - 1 - index) / (span - 1));
     const y = (value) => PAD.top + inner.height * (1 - value / top);
 
     context.font = "11px system-ui, sans-serif";
@@ -40,19 +46,23 @@ export class Plot {
       line(context, PAD.left, y(top * part), width - PAD.right, y(top * part));
       context.fillStyle = palette("--muted");
       context.textAlign = "right";
-      context.fillText(most === 0 && part > 0 ? "" : this.format(top * part), PAD.left - 8, y(top * part));
+      const text = this.format(top * part).replace(/\.(\d*?)0+ /, (_, digits) => `${digits ? `.${digits}` : ""} `);
+      context.fillText(part === 0 ? "0" : most === 0 ? "" : text, PAD.left - 8, y(top * part));
     }
     context.textAlign = "center";
-    for (const minutes of [4, 3, 2, 1, 0]) {
-      const at = PAD.left + inner.width * (1 - (60 * minutes) / (SECONDS - 1));
-      context.fillText(minutes === 0 ? "now" : `-${minutes} min`, Math.min(at, width - 14), height - 8);
+    [...marks, "now"].forEach((text, index) => {
+      const at = PAD.left + (inner.width * (index + 1)) / (marks.length + 1);
+      context.fillText(text, Math.min(at, width - 14), height - 8);
+    });
+    if (most === 0) {
+      context.fillText("nothing yet", PAD.left + inner.width / 2, PAD.top + inner.height / 4);
     }
     this.drawLine(context, palette, values, x, y);
     context.fillStyle = palette("--bad");
     this.history.forEach((second, index) => {
       if (this.marks(second) > 0) context.fillRect(x(index) - 1, PAD.top + inner.height - 6, 2, 6);
     });
-    if (this.hovered !== null && values.length > 0) this.drawHovered(context, palette, values, x, y, width, inner);
+    if (this.hovered !== null && values.length > 0) this.drawHovered(context, palette, values, span, x, y, width, inner);
   }
 
   drawLine(context, palette, values, x, y) {
@@ -82,9 +92,9 @@ export class Plot {
     }
   }
 
-  drawHovered(context, palette, values, x, y, width, inner) {
+  drawHovered(context, palette, values, span, x, y, width, inner) {
     const share = (this.hovered - PAD.left) / inner.width;
-    const index = Math.round(values.length - 1 - (1 - share) * (SECONDS - 1));
+    const index = Math.round(values.length - 1 - (1 - share) * (span - 1));
     const value = values[index];
     if (value === undefined || value === null) return;
     context.strokeStyle = palette("--muted");
@@ -110,9 +120,9 @@ function line(context, x0, y0, x1, y1) {
   context.stroke();
 }
 
-/** A round number that is not less. */
+/** A round number that is not less, and whose half is round. */
 function niceTop(most) {
   if (most <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= most) * power;
+  return [1, 2, 4, 6, 8, 10].find((step) => step * power >= most) * power;
 }

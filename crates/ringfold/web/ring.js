@@ -1,10 +1,18 @@
 // The rings of all groups, on a canvas: members in the order of the ring, edges with their speeds.
 
-import { awaitedNames, peerState, rate, seconds, setText } from "./format.js";
+import { ago, awaitedNames, peerState, rate, seconds, setText } from "./format.js";
 
+const COLOURS = { ok: "--ok", busy: "--busy", late: "--late", fetch: "--fetch", pending: "--pending", bad: "--bad", gone: "--bad" };
+const LABEL_FONT = "12px system-ui, sans-serif";
 const LABELS_MAX = 40;
 const SPEEDS_MAX = 14;
+/** The length of an edge that has its speed beside it. */
+const NUMBER_ROOM = 80;
 const ARROWS_MAX = 48;
+/** Of more members than LABELS_MAX so many are named, beside those that need attention. */
+const NAMED_OF_MANY = 16;
+/** Slow edges whose speed is written beside their bar. */
+const SLOW_NAMED = 5;
 
 /** A canvas at the resolution of the screen, cleared, and the colours of the page. */
 export function context2d(canvas) {
@@ -22,14 +30,15 @@ export function context2d(canvas) {
 }
 
 export class Ring {
-  constructor(canvas, hint) {
-    Object.assign(this, { canvas, hint, status: null, nodes: [], hovered: null });
+  /** `legend` explains the bars of many edges. */
+  constructor(canvas, hint, legend) {
+    Object.assign(this, { canvas, hint, legend, status: null, departed: [], nodes: [], hovered: null });
     canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => this.hover(-1e9, -1e9));
   }
 
-  show(status) {
-    this.status = status;
+  show(status, departed) {
+    Object.assign(this, { status, departed });
     this.draw();
     if (this.hovered) this.showHint();
   }
@@ -49,7 +58,8 @@ export class Ring {
     if (!this.status) return;
     const { context, width, height, palette } = context2d(this.canvas);
     this.nodes = [];
-    const groups = layout(this.status);
+    this.legend.hidden = true;
+    const groups = layout(this.status, this.departed);
     const awaited = awaitedNames(this.status);
     const columns = Math.ceil(Math.sqrt(groups.length * (width / Math.max(height, 1))));
     const used = Math.max(1, Math.min(columns, groups.length));
@@ -67,20 +77,28 @@ export class Ring {
       context.fillStyle = palette("--muted");
       context.font = "14px system-ui, sans-serif";
       context.textAlign = "center";
-      context.fillText(this.status.master.active ? "No peer has joined yet" : "This master stands by", width / 2, height / 2);
+      const none = this.departed.length > 0 ? "All peers have departed" : "No peer has joined yet";
+      context.fillText(this.status.master.active ? none : "This master stands by", width / 2, height / 2);
     }
     const members = this.status.peers.filter((peer) => peer.membership === "member").length;
     this.canvas.setAttribute("aria-label", `The ring of ${members} members. The table below has the same data.`);
   }
 
   drawGroup(context, palette, group, cell, awaited, groups) {
-    const { members, edges, pending } = group;
+    const { members, edges, pending, departed } = group;
     const count = members.length;
-    const labels = count <= LABELS_MAX && groups <= 4;
-    const pendingRows = pending.length > 0 ? 34 : 0;
-    const margin = labels ? Math.min(110, cell.width * 0.2) : 26;
-    const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - pendingRows) / 2 - (labels ? 34 : 22)));
-    const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - pendingRows) / 2 };
+    const hasLabels = groups <= 4;
+    const labelEvery = count <= LABELS_MAX ? 1 : Math.ceil(count / NAMED_OF_MANY);
+    const rows = [
+      { text: "waiting to join", state: "pending", peers: pending },
+      { text: "departed", state: "gone", peers: departed },
+    ].filter((row) => row.peers.length > 0);
+    const rowsHeight = rows.length > 0 ? 12 + 22 * rows.length : 0;
+    context.font = LABEL_FONT;
+    const widest = Math.max(0, ...members.map((peer) => context.measureText(peer.name).width));
+    const margin = hasLabels ? Math.min(widest + 30, cell.width * 0.28) : 26;
+    const radius = Math.max(20, Math.min(cell.width / 2 - margin, (cell.height - rowsHeight) / 2 - (hasLabels ? 34 : 22)));
+    const centre = { x: cell.x + cell.width / 2, y: cell.y + (cell.height - rowsHeight) / 2 };
     const size = Math.max(3, Math.min(13, (radius * Math.PI) / Math.max(count, 1) / (count <= ARROWS_MAX ? 1.9 : 1.25)));
     const nodes = members.map((peer, index) => {
       const angle = -Math.PI / 2 + (2 * Math.PI * index) / Math.max(count, 1);
@@ -88,24 +106,30 @@ export class Ring {
       return { peer, angle, dx, dy, x: centre.x + radius * dx, y: centre.y + radius * dy, radius: size, state: peerState(peer, awaited) };
     });
     this.nodes.push(...nodes);
-    this.drawEdges(context, palette, nodes, edges, centre, size);
+    const taken = [];
+    if (count > 2 || radius > 110) drawCentre(context, palette, centre, group, radius, taken);
+    // Bars where numbers would not fit between the nodes.
+    const isMeasured = edges.some((edge) => edge.bytes_per_s);
+    const hasBars = isMeasured && count > 2 && (count > SPEEDS_MAX || 2 * radius * Math.sin(Math.PI / count) < NUMBER_ROOM);
+    this.drawEdges(context, palette, nodes, edges, centre, size, hasBars ? null : taken);
+    if (hasBars) drawSpeedBars(context, palette, nodes, edges, centre, radius - size - 6, taken);
+    if (hasBars) this.legend.hidden = false;
     for (const node of nodes) this.drawNode(context, palette, node);
-    if (count > 1) drawCentre(context, palette, centre, group, radius);
     // Those that matter come first; a label that would cover another one is left out.
     const isImportant = (node) => node.state === "bad" || node.state === "late" || node.peer.id === this.hovered;
-    const taken = [];
     for (const node of nodes.filter(isImportant)) drawLabel(context, palette, node, size, cell, taken);
-    if (labels) for (const node of nodes.filter((each) => !isImportant(each))) drawLabel(context, palette, node, size, cell, taken);
-    this.drawPending(context, palette, pending, cell);
+    const isNamed = (node, index) => hasLabels && index % labelEvery === 0 && !isImportant(node);
+    for (const node of nodes.filter(isNamed)) drawLabel(context, palette, node, size, cell, taken);
+    rows.forEach((row, index) => this.drawRow(context, palette, row, cell, cell.y + cell.height - 14 - 22 * index));
   }
 
-  drawEdges(context, palette, nodes, edges, centre, size) {
-    const speeds = edges.map((edge) => edge.bytes_per_s).filter((speed) => speed).sort((a, b) => a - b);
-    const median = speeds[Math.floor(speeds.length / 2)] || 0;
+  /** Edges, with their speeds where no text is in `taken`; without speeds if that is null. */
+  drawEdges(context, palette, nodes, edges, centre, size, taken) {
+    const { slow } = speedsOf(edges);
     edges.forEach((edge, index) => {
       const [from, to] = [nodes[index], nodes[(index + 1) % nodes.length]];
       if (!from || !to || from === to) return;
-      const isSlow = edge.bytes_per_s && edge.bytes_per_s < 0.5 * median;
+      const isSlow = slow.has(edge);
       const isHovered = this.hovered === from.peer.id || this.hovered === to.peer.id;
       context.strokeStyle = context.fillStyle = palette(isSlow ? "--slow" : isHovered ? "--accent" : "--edge");
       context.lineWidth = (isSlow ? 2.5 : 1.5) + (isHovered ? 1 : 0);
@@ -120,40 +144,28 @@ export class Ring {
       context.quadraticCurveTo(middle.x, middle.y, to.x, to.y);
       context.stroke();
       context.setLineDash([]);
-      if (nodes.length > ARROWS_MAX && isSlow) {
-        // Between many nodes an edge is too short to be seen: a mark outside of the ring.
-        const [mx, my] = [middle.x - centre.x, middle.y - centre.y];
-        const out = 1 + (size + 6) / Math.hypot(mx, my);
-        context.lineWidth = 4;
-        context.beginPath();
-        context.moveTo(centre.x + out * (from.x - centre.x), centre.y + out * (from.y - centre.y));
-        context.lineTo(centre.x + out * (to.x - centre.x), centre.y + out * (to.y - centre.y));
-        context.stroke();
-      }
       if (nodes.length <= ARROWS_MAX) {
         const [ex, ey] = [to.x - middle.x, to.y - middle.y];
         const end = Math.hypot(ex, ey) || 1;
         arrow(context, to.x - (ex / end) * (size + 3), to.y - (ey / end) * (size + 3), Math.atan2(ey, ex), Math.max(5, size * 0.7));
       }
-      if (nodes.length <= SPEEDS_MAX && edge.bytes_per_s && length > 80) {
+      if (taken && edge.bytes_per_s) {
         // Inside of the ring; between two nodes outside of the curve, beside the text in the middle.
         const inward = nodes.length === 2 ? -34 : 26;
         const at = { x: (from.x + 2 * middle.x + to.x) / 4, y: (from.y + 2 * middle.y + to.y) / 4 };
         const away = Math.hypot(centre.x - at.x, centre.y - at.y) || 1;
         const shift = Math.min(inward, 0.35 * away + 8);
         context.font = "11px system-ui, sans-serif";
-        context.textAlign = "center";
-        context.textBaseline = "middle";
-        context.fillStyle = palette(isSlow ? "--slow" : "--muted");
         const [dx, dy] = [(centre.x - at.x) / away, (centre.y - at.y) / away];
-        context.fillText(rate(edge.bytes_per_s), at.x + dx * shift * 1.3, at.y + dy * shift * 0.8);
+        const [x, y] = [at.x + dx * shift * 1.3, at.y + dy * shift * 0.8];
+        drawCentred(context, palette(isSlow ? "--slow" : "--muted"), rate(edge.bytes_per_s), x, y, taken);
       }
     });
   }
 
   drawNode(context, palette, node) {
-    const colours = { ok: "--ok", busy: "--busy", late: "--late", fetch: "--fetch", pending: "--pending", bad: "--bad" };
-    const colour = palette(colours[node.state] || "--muted");
+    const colour = palette(COLOURS[node.state] || "--muted");
+    const isHollow = node.state === "pending" || node.state === "gone";
     const isHovered = this.hovered === node.peer.id;
     if (node.state === "late" || node.state === "bad" || isHovered) {
       context.globalAlpha = 0.28;
@@ -161,9 +173,9 @@ export class Ring {
       disc(context, node.x, node.y, node.radius + 5);
       context.globalAlpha = 1;
     }
-    context.fillStyle = node.state === "pending" ? palette("--card") : colour;
+    context.fillStyle = isHollow ? palette("--card") : colour;
     disc(context, node.x, node.y, node.radius);
-    if (node.state === "pending") {
+    if (isHollow) {
       context.strokeStyle = colour;
       context.lineWidth = 2;
       context.stroke();
@@ -194,21 +206,23 @@ export class Ring {
     }
   }
 
-  drawPending(context, palette, pending, cell) {
-    if (pending.length === 0) return;
-    const text = `waiting to join: ${pending.length}`;
-    context.font = "12px system-ui, sans-serif";
+  /** Peers that are not in the ring, below it. */
+  drawRow(context, palette, { text, state, peers }, cell, y) {
+    const names = peers.length <= 3 ? ` ${peers.map((peer) => peer.name).join(", ")}` : ` ${peers.length}`;
+    const colour = palette(COLOURS[state]);
+    context.font = LABEL_FONT;
+    const label = clip(context, `${text}:${names}`, cell.width - 60);
+    const width = context.measureText(label).width;
+    const step = Math.max(3, Math.min(20, (cell.width - width - 40) / peers.length));
+    const begin = cell.x + (cell.width - width - 12 - step * peers.length) / 2;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    context.fillStyle = palette("--pending");
-    const textWidth = context.measureText(text).width;
-    const step = Math.max(3, Math.min(22, (cell.width - textWidth - 40) / pending.length));
-    const begin = cell.x + (cell.width - textWidth - 12 - step * pending.length) / 2;
-    const y = cell.y + cell.height - 14;
-    context.fillText(text, begin, y);
-    pending.forEach((peer, index) => {
-      const state = peer.connected ? "pending" : "bad";
-      const node = { peer, x: begin + textWidth + 20 + step * index, y, radius: Math.min(7, step / 2), state };
+    context.fillStyle = colour;
+    context.fillText(label, begin, y);
+    peers.forEach((peer, index) => {
+      const isLost = state === "pending" && !peer.connected;
+      const x = begin + width + 18 + step * index;
+      const node = { peer, x, y, radius: Math.min(6, step / 2), state: isLost ? "bad" : state };
       this.nodes.push(node);
       this.drawNode(context, palette, node);
     });
@@ -222,7 +236,7 @@ export class Ring {
     const edge = this.status.ring.find((each) => each.from === peer.name && each.group === peer.group);
     const lines = [
       `${peer.state}${peer.call_s === null ? "" : ` for ${seconds(peer.call_s)}`}`,
-      `heard ${seconds(peer.heard_s)} ago`,
+      peer.gone ? "" : `heard ${ago(peer.heard_s)}`,
       peer.address || "",
       edge && edge.bytes_per_s ? `sends ${rate(edge.bytes_per_s)} to ${edge.to}` : "",
       edge && edge.round_trip_s ? `round trip ${seconds(edge.round_trip_s)}` : "",
@@ -237,7 +251,7 @@ export class Ring {
 }
 
 /** The members of each group in the order of its ring, its edges, and the peers that wait to join. */
-function layout(status) {
+function layout(status, departed) {
   const groups = new Map();
   for (const peer of status.peers) {
     if (!groups.has(peer.group)) groups.set(peer.group, { number: peer.group, peers: [], edges: [] });
@@ -262,23 +276,88 @@ function layout(status) {
       members: isWhole ? inRing : members,
       edges: isWhole ? group.edges : [],
       pending: group.peers.filter((peer) => peer.membership !== "member"),
+      departed: departed.filter((peer) => peer.group === group.number),
     };
   });
 }
 
-function drawCentre(context, palette, centre, group, radius) {
-  if (radius < 60) return;
+/** The fastest speed, and the edges that are much slower than most. */
+function speedsOf(edges) {
+  const measured = edges.filter((edge) => edge.bytes_per_s).sort((a, b) => a.bytes_per_s - b.bytes_per_s);
+  const median = measured[Math.floor(measured.length / 2)]?.bytes_per_s || 0;
+  const slow = new Set(measured.filter((edge) => edge.bytes_per_s < 0.5 * median));
+  return { fastest: measured.at(-1)?.bytes_per_s || 0, slow };
+}
+
+/** The speeds of many edges: bars inside of the ring, the longest for the fastest edge. Slow ones have their number, too. */
+function drawSpeedBars(context, palette, nodes, edges, centre, outer, taken) {
+  const { fastest, slow } = speedsOf(edges);
+  const longest = Math.min(0.2 * outer, 44);
+  if (fastest === 0 || outer < 60) return;
+  const named = new Set([...slow].slice(0, SLOW_NAMED));
+  context.strokeStyle = palette("--line");
+  context.lineWidth = 1;
+  context.beginPath();
+  context.arc(centre.x, centre.y, outer, 0, 2 * Math.PI);
+  context.stroke();
+  context.lineWidth = Math.max(1, Math.min(5, (0.62 * 2 * Math.PI * (outer - longest)) / nodes.length));
+  context.lineCap = "butt";
+  edges.forEach((edge, index) => {
+    if (!edge.bytes_per_s || !nodes[index]) return;
+    const angle = nodes[index].angle + Math.PI / nodes.length;
+    const [dx, dy] = [Math.cos(angle), Math.sin(angle)];
+    const bar = (length) => {
+      context.beginPath();
+      context.moveTo(centre.x + dx * outer, centre.y + dy * outer);
+      context.lineTo(centre.x + dx * (outer - length), centre.y + dy * (outer - length));
+      context.stroke();
+    };
+    const isSlow = slow.has(edge);
+    context.strokeStyle = palette(isSlow ? "--slow" : "--edge");
+    if (isSlow) {
+      context.globalAlpha = 0.3;
+      bar(longest);
+      context.globalAlpha = 1;
+    } else {
+      context.globalAlpha = 0.55;
+    }
+    bar(Math.max(2, (longest * edge.bytes_per_s) / fastest));
+    context.globalAlpha = 1;
+    if (!named.has(edge)) return;
+    const text = rate(edge.bytes_per_s);
+    context.font = "600 11px system-ui, sans-serif";
+    const half = context.measureText(text).width / 2;
+    const reach = outer - longest - 8;
+    const [x, y] = [centre.x + dx * (reach - half * Math.abs(dx)), centre.y + dy * (reach - 6 * Math.abs(dy))];
+    drawCentred(context, palette("--slow"), text, x, y, taken);
+  });
+}
+
+/** Writes a text around a point, unless it would cover another one. */
+function drawCentred(context, colour, text, x, y, taken) {
+  const half = context.measureText(text).width / 2;
+  const box = { left: x - half, right: x + half, top: y - 7, bottom: y + 7 };
+  if (taken.some((other) => covers(box, other))) return;
+  taken.push(box);
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillStyle = colour;
+  context.fillText(text, x, y);
+}
+
+const covers = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+
+function drawCentre(context, palette, centre, group, radius, taken) {
+  if (radius < 60 || group.members.length < 2) return;
   const { info } = group;
   const lines = [`${group.members.length} members`];
   if (!group.isOnly) lines.push(`group ${group.number}`);
   if (info && info.stage !== "open") lines.push(info.stage);
   else if (info && info.operations > 0) lines.push(`${info.operations} in flight`);
-  context.textAlign = "center";
-  context.textBaseline = "middle";
   lines.forEach((text, index) => {
     context.font = index === 0 ? "600 15px system-ui, sans-serif" : "12px system-ui, sans-serif";
-    context.fillStyle = palette(index === 0 ? "--text" : "--muted");
-    context.fillText(text, centre.x, centre.y + (index - (lines.length - 1) / 2) * 20);
+    const y = centre.y + (index - (lines.length - 1) / 2) * 20;
+    drawCentred(context, palette(index === 0 ? "--text" : "--muted"), text, centre.x, y, taken);
   });
 }
 
@@ -288,16 +367,16 @@ function drawLabel(context, palette, node, size, cell, taken) {
   const isAlone = node.dx === 0 && node.dy === 0;
   const isAbove = node.dy < 0 || isAlone;
   const isMarked = node.state === "bad" || node.state === "late";
-  context.font = `${isMarked ? "600 " : ""}12px system-ui, sans-serif`;
+  context.font = isMarked ? `600 ${LABEL_FONT}` : LABEL_FONT;
   const x = node.x + (isSide ? Math.sign(node.dx) * gap : 0);
-  const y = node.y + (isSide ? 0 : isAbove ? -gap : gap);
+  // Beside a ring of many members a label must not cover the next ones.
+  const y = node.y + (isSide ? node.dy * Math.max(0, 14 - size) : isAbove ? -gap : gap);
   const room = isSide ? (node.dx > 0 ? cell.x + cell.width - x : x - cell.x) - 4 : cell.width * 0.4;
   const text = clip(context, node.peer.name, room);
   const width = context.measureText(text).width;
   const left = isSide ? (node.dx > 0 ? x : x - width) : x - width / 2;
   const box = { left, right: left + width, top: isSide ? y - 7 : isAbove ? y - 14 : y, bottom: isSide ? y + 7 : isAbove ? y : y + 14 };
-  const covers = (other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom;
-  if (taken.some(covers)) return;
+  if (taken.some((other) => covers(box, other))) return;
   taken.push(box);
   context.textAlign = "left";
   context.textBaseline = "middle";
@@ -305,12 +384,13 @@ function drawLabel(context, palette, node, size, cell, taken) {
   context.fillText(text, left, (box.top + box.bottom) / 2);
 }
 
-/** A text that is not wider than this. */
+/** A text that is not wider than this. Its middle is left out: names often differ at their end. */
 function clip(context, text, width) {
+  const cut = (kept) => `${text.slice(0, Math.ceil(kept / 2))}…${text.slice(text.length - Math.floor(kept / 2))}`;
   if (context.measureText(text).width <= width) return text;
-  let end = text.length;
-  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end -= 1;
-  return `${text.slice(0, end)}…`;
+  let kept = text.length - 1;
+  while (kept > 1 && context.measureText(cut(kept)).width > width) kept -= 1;
+  return cut(kept);
 }
 
 function disc(context, x, y, radius) {

@@ -1,23 +1,50 @@
 // The table of peers, the list of waits, and the list of events.
 
-import { awaitedNames, clock, element, peerState, plural, seconds, setText } from "./format.js";
+import { ago, awaitedNames, clock, element, longWaits, peerState, plural, seconds, setText } from "./format.js";
 
-/** How long a peer that has departed is still shown. */
-const GONE_SHOWN = 15000;
+/** How long a peer that has departed is still shown, in milliseconds. */
+const GONE_SHOWN = 60000;
+const GONE_MAX = 50;
+
+/** States that need attention, the most urgent last. Their peers are first in the table. */
+const URGENT = ["pending", "late", "bad", "gone"];
 
 const COLUMNS = [
   { key: "name", title: "Peer", text: (peer) => peer.name },
-  { key: "state", title: "State", text: (peer) => peer.state },
-  { key: "call_s", title: "Since", number: true, text: (peer) => (peer.call_s === null ? "" : seconds(peer.call_s)) },
-  { key: "heard_s", title: "Heard", number: true, text: (peer) => (peer.gone ? "" : `${seconds(peer.heard_s)} ago`) },
+  { key: "state", title: "State", text: (peer) => (peer.gone ? `departed ${ago((Date.now() - peer.gone) / 1000)}` : peer.state) },
+  { key: "call_s", title: "In call", number: true, text: (peer) => (peer.call_s === null ? "" : seconds(peer.call_s)) },
+  { key: "heard_s", title: "Heard", number: true, text: (peer) => (peer.gone ? "" : ago(peer.heard_s)) },
   { key: "revision", title: "Revision", number: true, text: (peer) => (peer.revision === null ? "" : `${peer.revision}`) },
   { key: "group", title: "Group", number: true, text: (peer) => `${peer.group}` },
   { key: "address", title: "Address", text: (peer) => peer.address || "" },
 ];
 
+/** The peers that have departed a short time ago. The master does not list them any more. */
+export class Departures {
+  constructor() {
+    Object.assign(this, { gone: new Map(), known: new Map() });
+  }
+
+  /** Compares with the last status. Returns those that are still to be shown, the latest first. */
+  update(status) {
+    const now = Date.now();
+    const here = new Map(status.peers.map((peer) => [peer.id, peer]));
+    for (const [id, peer] of this.known) {
+      if (!here.has(id)) this.gone.set(id, { ...peer, gone: now, connected: false, call: null, call_s: null, state: "departed" });
+    }
+    const oldest = [...this.gone.values()].slice(0, -GONE_MAX);
+    for (const peer of oldest) this.gone.delete(peer.id);
+    for (const [id, peer] of this.gone) {
+      if (here.has(id) || now - peer.gone > GONE_SHOWN) this.gone.delete(id);
+    }
+    this.known = here;
+    return [...this.gone.values()].reverse();
+  }
+}
+
 export class Peers {
   constructor({ head, body, note, filter }, onEvict) {
-    Object.assign(this, { head, body, note, filter, onEvict, rows: new Map(), gone: new Map(), known: new Map() });
+    Object.assign(this, { head, body, note, filter, onEvict, rows: new Map(), departed: [], peers: [] });
     this.sort = { key: null, sign: 1 };
     this.isAdmin = false;
     for (const column of COLUMNS) {
@@ -39,36 +66,30 @@ export class Peers {
     this.draw();
   }
 
-  show(status, isAdmin) {
-    this.isAdmin = isAdmin;
-    const now = Date.now();
-    const here = new Map(status.peers.map((peer) => [peer.id, peer]));
-    for (const [id, peer] of this.known) {
-      if (!here.has(id)) this.gone.set(id, { ...peer, gone: now, connected: false, call_s: null, state: "departed" });
-    }
-    for (const [id, peer] of this.gone) {
-      if (here.has(id) || now - peer.gone > GONE_SHOWN) this.gone.delete(id);
-    }
-    this.known = here;
+  show(status, departed, isAdmin) {
+    Object.assign(this, { peers: status.peers, departed, isAdmin });
     this.awaited = awaitedNames(status);
-    this.groups = new Set(status.peers.map((peer) => peer.group)).size;
+    const groups = new Set(status.peers.map((peer) => peer.group)).size;
+    this.hidden = new Set();
+    if (groups <= 1) this.hidden.add("group");
+    if (status.peers.every((peer) => peer.revision === null)) this.hidden.add("revision");
     this.draw();
   }
 
   draw() {
     if (!this.awaited) return;
     const words = this.filter.value.toLowerCase().split(/\s+/).filter((word) => word);
-    const all = [...this.known.values(), ...this.gone.values()];
+    const all = [...this.peers, ...this.departed];
     const matches = (peer) => {
-      const text = `${peer.name} ${peer.state} ${peer.address} ${peer.id} ${peer.membership}`.toLowerCase();
+      const text = `${peer.name} ${peer.state} ${this.awaited.has(peer.name) ? "awaited" : ""} ${peer.address} ${peer.id} ${peer.membership}`.toLowerCase();
       return words.every((word) => text.includes(word));
     };
     const shown = all.filter(matches);
+    const urgency = (peer) => URGENT.indexOf(peerState(peer, this.awaited));
     if (this.sort.key) shown.sort((a, b) => this.sort.sign * compare(a[this.sort.key], b[this.sort.key]));
-    setText(this.note, shown.length < this.known.size ? `${shown.length} of ${this.known.size}` : "");
-    for (const header of this.head.children) {
-      if (header.dataset.key === "group") header.hidden = this.groups <= 1;
-    }
+    else shown.sort((a, b) => urgency(b) - urgency(a));
+    setText(this.note, words.length > 0 ? `${shown.length} of ${all.length}` : "");
+    for (const header of this.head.children) header.hidden = this.hidden.has(header.dataset.key);
     const ids = new Set(shown.map((peer) => peer.id));
     for (const [id, row] of this.rows) {
       if (!ids.has(id)) {
@@ -114,8 +135,10 @@ export class Peers {
     if (row.name.data !== peer.name) row.name.data = peer.name;
     row.line.title = `${peer.name}, id ${peer.id}`;
     COLUMNS.forEach((column, index) => {
-      if (index > 0) setText(row.cells[index], column.text(peer));
-      if (column.key === "group") row.cells[index].hidden = this.groups <= 1;
+      // Others wait for it, and it is in no call that could be named.
+      const isAwaited = column.key === "state" && state === "late" && peer.call === null;
+      if (index > 0) setText(row.cells[index], isAwaited ? "awaited" : column.text(peer));
+      row.cells[index].hidden = this.hidden.has(column.key);
     });
     row.evict.hidden = !this.isAdmin || Boolean(peer.gone);
     row.evict.ariaLabel = `Evict ${peer.name}`;
@@ -130,25 +153,33 @@ function compare(a, b) {
 }
 
 const WAITING_SHOWN = 6;
+/** How many awaited peers the master names. */
+const MISSING_NAMED = 8;
 
 /** The calls in which peers wait. */
 export function showWaits(list, status) {
-  const items = status.waits.map((wait) => {
+  const items = longWaits(status).map((wait) => {
     const chips = element("div", { className: "chips" });
-    chips.append(...wait.waiting.slice(0, WAITING_SHOWN).map((name) => element("span", { className: "chip", textContent: name, title: name })));
-    if (wait.waiting.length > WAITING_SHOWN) chips.append(`and ${wait.waiting.length - WAITING_SHOWN} more`);
+    // "and 1 more" would be as long as its name.
+    const shown = wait.waiting.length <= WAITING_SHOWN + 1 ? WAITING_SHOWN + 1 : WAITING_SHOWN;
+    chips.append(...wait.waiting.slice(0, shown).map((name) => element("span", { className: "chip", textContent: name, title: name })));
+    if (wait.waiting.length > shown) chips.append(`and ${wait.waiting.length - shown} more`);
     const verb = wait.waiting.length === 1 ? "waits" : "wait";
     chips.append(wait.missing.length > 0 ? ` ${verb} for ` : ` ${verb}`);
     for (const missing of wait.missing) {
-      const heard = missing.heard_s === null ? "" : `, heard ${seconds(missing.heard_s)} ago`;
+      const heard = missing.heard_s === null ? "" : `, heard ${ago(missing.heard_s)}`;
       const call = missing.waits_in === null ? "" : `, in ${missing.waits_in}`;
       chips.append(element("span", { className: "chip awaited", title: wait.text, textContent: `${missing.name}${heard}${call}` }));
     }
+    // The master names only some of them.
+    const members = status.groups.filter((group) => wait.group === null || group.group === wait.group);
+    const others = members.reduce((sum, group) => sum + group.members, 0) - wait.waiting.length - wait.missing.length;
+    if (wait.missing.length >= MISSING_NAMED && others > 0) chips.append(`and ${others} more`);
     const head = element("div", { className: "wait-head", title: wait.text }, element("b", { textContent: seconds(wait.waited_s) }), wait.call);
     if (wait.group !== null && status.groups.length > 1) head.append(element("span", { className: "muted", textContent: `group ${wait.group}` }));
     return element("li", {}, head, chips);
   });
-  if (items.length === 0) items.push(element("li", { className: "empty", textContent: "Nobody waits" }));
+  if (items.length === 0) items.push(element("li", { className: "empty", textContent: "No wait is longer than 1 s" }));
   list.replaceChildren(...items);
 }
 

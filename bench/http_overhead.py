@@ -1,0 +1,149 @@
+"""What the HTTP server of a master costs: all-reduces of an elastic run with and without it.
+
+    python bench/http_overhead.py                                       # 4 B and 256 MiB, 2 ranks
+    python bench/http_overhead.py --program target/release/ringfold --rounds 7 --page --json figures.json
+
+Each round runs `ringfold bench --media elastic` twice: without HTTP, and with it. The order changes from round to round, so that
+other load on the machine affects both. With HTTP, /metrics is read once a second; with --page, a client also follows /api/events, as an
+open web page does. The time of a round is the median that `ringfold bench` reports; the table has the medians of all rounds.
+
+The master, the ranks and the reader are on one machine: of few cores, the reader takes part of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TIMEOUT = 600.0
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--program", default="ringfold", help="the command ringfold [default: that of PATH]")
+    words.add_argument("--sizes", default="4B,256MiB")
+    words.add_argument("--world", type=int, default=2)
+    words.add_argument("--rounds", type=int, default=5)
+    words.add_argument("--time-ms", type=int, default=5000, help="of each size, in each run")
+    words.add_argument("--page", action="store_true", help="also follow /api/events")
+    words.add_argument("--json", type=Path, help="write the figures to this file")
+    options = words.parse_args()
+
+    times: dict[tuple[str, int], list[float]] = {}
+    scrapes: list[float] = []
+    for index in range(options.rounds):
+        variants = ["without", "with"] if index % 2 == 0 else ["with", "without"]
+        for variant in variants:
+            reader = Reader(free_port(), options.page) if variant == "with" else None
+            for size, microseconds in measure(options, reader).items():
+                times.setdefault((variant, size), []).append(microseconds)
+            scrapes += reader.times if reader else []
+        print(f"round {index + 1} of {options.rounds}", file=sys.stderr)
+    if not scrapes:
+        print("http_overhead: nothing was read: choose a longer --time-ms", file=sys.stderr)
+        return 1
+
+    sizes = sorted({size for _, size in times})
+    rows = []
+    print(
+        "| bytes | without HTTP, µs (min – max) | with HTTP, µs (min – max) | ratio |\n|---:|---:|---:|---:|"
+    )
+    for size in sizes:
+        off, on = times["without", size], times["with", size]
+        ratio = statistics.median(on) / statistics.median(off)
+        rows.append({"bytes": size, "without_us": off, "with_us": on, "ratio": ratio})
+        print(f"| {size} | {spread(off)} | {spread(on)} | {ratio:.3f} |")
+    slowest, usual = 1e3 * max(scrapes), 1e3 * statistics.median(scrapes)
+    print(f"\n{len(scrapes)} scrapes: median {usual:.1f} ms, slowest {slowest:.1f} ms")
+    if options.json:
+        figures = {"points": rows, "scrape_s": scrapes, "page": options.page, "world": options.world}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
+
+
+def measure(options: argparse.Namespace, reader: Reader | None) -> dict[int, float]:
+    """One run. Returns the time of a call in microseconds, by the size."""
+    words = [options.program, "bench", "--media", "elastic", "--sizes", options.sizes, "--json", "-"]
+    words += ["--world", str(options.world), "--time-ms", str(options.time_ms)]
+    environment = {name: value for name, value in os.environ.items() if name != "RINGFOLD_HTTP"}
+    if reader:
+        environment["RINGFOLD_HTTP"] = f"127.0.0.1:{reader.port}"
+        reader.start()
+    try:
+        done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True)
+    finally:
+        if reader:
+            reader.stop()
+    report: dict[str, Any] = json.loads(done.stdout)
+    return {point["bytes"]: point["results"][0]["median_us"] for point in report["points"]}
+
+
+class Reader:
+    """Reads /metrics once a second while a master listens on the port; with ``page`` it follows /api/events, too."""
+
+    def __init__(self, port: int, page: bool) -> None:
+        self.port = port
+        self.times: list[float] = []
+        self._is_over = threading.Event()
+        targets = [self._scrape, *([self._follow] if page else [])]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _scrape(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        while not self._is_over.is_set():
+            begun = time.monotonic()
+            try:
+                connection.request("GET", "/metrics")
+                text = connection.getresponse().read()
+                assert b"ringfold_build_info" in text
+                self.times.append(time.monotonic() - begun)
+            except (OSError, http.client.HTTPException):
+                # The master has not started yet, or has ended.
+                connection.close()
+            self._is_over.wait(max(0.0, begun + 1 - time.monotonic()))
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(0.2):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            try:
+                connection.request("GET", "/api/events")
+                answer = connection.getresponse()
+                while not self._is_over.is_set() and answer.readline():
+                    pass
+            except (OSError, http.client.HTTPException):
+                pass
+            finally:
+                connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
