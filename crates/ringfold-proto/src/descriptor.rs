@@ -57,6 +57,11 @@ impl Collective {
         if root.is_some() { name.split(' ').next().unwrap_or(name) } else { name }
     }
 
+    /// The root, if it has one.
+    pub fn root(self) -> Option<Rank> {
+        self.table_row().2
+    }
+
     /// The name of the call, as in programs.
     pub fn call(self) -> &'static str {
         match self {

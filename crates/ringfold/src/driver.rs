@@ -424,7 +424,11 @@ impl Driver {
                 self.machine.handle_link_stalled(peer, direction);
             }
             // Only groups of fixed ranks send these.
-            PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
+            PlaneEvent::Aborted { .. }
+            | PlaneEvent::Goodbye { .. }
+            | PlaneEvent::Note { .. }
+            | PlaneEvent::Inquiry { .. }
+            | PlaneEvent::Activity { .. } => {}
             PlaneEvent::Device { peer, op, stage } => self.hear_stage(peer, op, stage),
             PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");

@@ -75,7 +75,9 @@ impl Master {
             return Some("the master was restarted, and waits for its peers to return".into());
         }
         let lost = |group: &Group| group.lost.is_some();
-        if let Some((id, _)) = self.groups.iter().find(|(id, g)| lost(g) && self.roster.group_world(**id) == 0) {
+        if let Some((id, _)) =
+            self.groups.iter().find(|(id, g)| lost(g) && self.roster.group_world(**id) == 0)
+        {
             let pending = self.group_pending(*id);
             return Some(format!("all peers of {id} were lost: {pending} are back, and wait for the others"));
         }
@@ -152,6 +154,7 @@ impl Master {
                 _ if self.is_connecting(record) => "connecting".into(),
                 (_, Some((JointCall::Collective(kind, tag), _))) => format!("in {} {tag}", kind.name()),
                 (_, Some((JointCall::Vote(phase), _))) => format!("voting in {phase}"),
+                (_, Some((JointCall::Group(call), _))) => format!("in {call}"),
                 (_, None) => "computing".into(),
             },
             call: call.map(|(call, _)| call.to_string()),

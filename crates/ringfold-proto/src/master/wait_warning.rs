@@ -34,7 +34,9 @@ impl Master {
             return;
         }
         // If all members have called, the operation takes its time.
-        for open in self.open_calls().iter().filter(|open| due.contains(&(open.group, open.call)) && !open.begun) {
+        for open in
+            self.open_calls().iter().filter(|open| due.contains(&(open.group, open.call)) && !open.begun)
+        {
             let wait = self.wait_of(now, open);
             for peer in &open.waiting {
                 let Some(record) = self.roster.get(*peer) else { continue };
@@ -130,6 +132,7 @@ impl Master {
             who: self.peer_name(*peer),
             waits_in: self.waits_in(*peer).filter(|in_call| call.is_none_or(|(call, _)| call != *in_call)),
             heard_ms: self.roster.get(*peer).map(|record| millis(now, record.heard_at)),
+            ..MissingPeer::unknown(self.peer_name(*peer))
         };
         Wait {
             call: call.map(|(call, _)| call),

@@ -7,8 +7,10 @@ mod cancel_check;
 mod host;
 mod join;
 pub(crate) mod messages;
+mod wait_notice;
 
 pub(super) use cancel_check::{CancelCheck, FailureCheck};
+pub(super) use wait_notice::WaitNotice;
 
 use super::address_exchange::{AddressExchange, FileExchange};
 use super::bootstrap_listener::{Announcement, BootstrapListener};
@@ -116,6 +118,7 @@ pub(super) struct LocalRank {
     /// Further addresses of rank 0's host.
     pub(super) known_hosts: Vec<IpAddr>,
     pub(super) cancel: CancelCheck,
+    pub(super) notice: WaitNotice,
     pub(super) deadline: Instant,
     /// How long another rank's host may answer nothing.
     pub(super) unreachable_after: Duration,

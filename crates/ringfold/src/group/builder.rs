@@ -1,15 +1,15 @@
 //! The configuration of a group, and how it is formed.
 
-use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, bootstrap};
+use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, WaitNotice, bootstrap};
 use super::core::Core;
-use super::driver::{Alarm, GroupDriver};
+use super::driver::{Alarm, GroupDriver, Waits};
 use super::environment::Environment;
+use super::member_name::member_name;
 use super::operation::RankContext;
 use super::queue::CollectiveQueue;
 use super::{Group, Handle};
 use crate::board::Board;
 use crate::error::invalid;
-use crate::process_name::process_name;
 use crate::protection;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -57,6 +57,7 @@ pub struct GroupBuilder {
     pub(super) media: Media,
     tuning: Tuning,
     timeout: Duration,
+    warn_after: Option<Duration>,
     unreachable_after: Option<Duration>,
     pub(super) connect_timeout: Duration,
     streams: u16,
@@ -89,6 +90,7 @@ impl GroupBuilder {
             media: Media::Auto,
             tuning: Tuning::default(),
             timeout: limits::OPERATION_MAX,
+            warn_after: None,
             unreachable_after: None,
             connect_timeout: limits::BOOTSTRAP_MAX,
             streams: 4,
@@ -169,6 +171,15 @@ impl GroupBuilder {
     /// The timeout of an operation, after which the group fails. Default: 600 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// How long a rank waits for others before a warning in its log says for whom, and what they do. The next warnings come
+    /// after twice that time, four times, and so on. Zero: no warnings.
+    ///
+    /// Default: the seconds in the environment variable `RINGFOLD_WARN_AFTER`, or 5 s.
+    pub fn warn_after(mut self, time: Duration) -> Self {
+        self.warn_after = Some(time);
         self
     }
 
@@ -256,6 +267,7 @@ impl GroupBuilder {
         let name = member_name(context.me);
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(context.me);
+        let warn_after = self.warn_after.unwrap_or_else(limits::warn_after);
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
         let local = LocalRank {
             name: self.name.clone(),
@@ -270,6 +282,7 @@ impl GroupBuilder {
             bind: self.bind,
             known_hosts: origin.known_hosts,
             cancel: CancelCheck::new(self.cancel.clone(), origin.doubt),
+            notice: WaitNotice::new(warn_after),
             deadline: until,
             unreachable_after: poller.unreachable_after(),
         };
@@ -288,7 +301,8 @@ impl GroupBuilder {
         };
         let tuning = met.description.tuning;
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
-        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restores)?;
+        let waits = Waits::new(self.name.clone(), warn_after, arena.clone());
+        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restores, waits)?;
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             context,
@@ -373,10 +387,4 @@ fn link(core: &Core, cancel: &CancelCheck, until: Instant) -> Result<(), Error> 
             return cancelled.map_or(ended.result, Err);
         }
     }
-}
-
-fn member_name(rank: usize) -> String {
-    let rank = format!("rank {rank}");
-    let process = process_name(NAME_BYTES_MAX - rank.len() - " ()".len());
-    format!("{rank} ({process})")
 }

@@ -134,7 +134,7 @@ impl Core {
             }
             let buffers = on_host(operation.buffers, request.buffer_use).0;
             let deadline = self.deadline(operation.timeout);
-            let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
+            let started = self.engine.with(|driver| driver.start(&request, buffers, deadline, false))?;
             let call = started.map_err(|failed| failed.0)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }

@@ -6,8 +6,13 @@ mod deadlines;
 mod decision;
 #[cfg(test)]
 mod tests;
+mod wait_schedule;
+mod waits;
+
+pub(super) use waits::{Awaited, WaitId, Waits};
 
 use self::decision::Decisions;
+use self::wait_schedule::WaitSchedule;
 use super::notes::{NoteListener, Notes};
 use super::operation::{OperationRequest, TransferTag};
 use super::window_hub::WindowHub;
@@ -22,6 +27,7 @@ use ringfold_fabric::reactor::{Callback, Drive, Expected, Outcomes, run_guarded}
 use ringfold_proto::cause::{Cause, Departure, PeerName, Wait, WaitingPeer};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::group_call::GroupCall;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
@@ -50,6 +56,7 @@ pub(crate) struct GroupDriver {
     /// Notes from members.
     notes: Notes,
     decisions: Decisions,
+    waits: Waits,
     /// Calls that end when no operation runs.
     awaits_quiet: Vec<CallId>,
     /// Why the group has failed.
@@ -68,7 +75,12 @@ struct Running {
     decides: Option<OpId>,
     stage: Stage,
     descriptor: Descriptor,
+    /// The call, for texts.
+    named: GroupCall,
     deadline: Time,
+    /// Whether a caller waits for it; a transfer may only be posted.
+    is_waited: bool,
+    schedule: WaitSchedule,
     /// Whether the deadline was extended, because the awaited ranks wait themselves.
     is_put_off: bool,
     /// How often this rank pings the others while it waits, and when next.
@@ -107,6 +119,7 @@ impl GroupDriver {
         description: EpochDescription,
         alarm: Alarm,
         restores: bool,
+        waits: Waits,
     ) -> Result<Self, Error> {
         let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
         let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
@@ -127,6 +140,7 @@ impl GroupDriver {
             left: BTreeSet::new(),
             notes: Notes::default(),
             decisions: Decisions::new(restores),
+            waits,
             awaits_quiet: Vec::new(),
             fault: None,
             alarm,
@@ -150,12 +164,13 @@ impl GroupDriver {
         call
     }
 
-    /// Starts an operation, or returns its buffers.
+    /// Starts an operation, or returns its buffers. `is_waited`: a caller waits for it from now on.
     pub(super) fn start(
         &mut self,
         request: &OperationRequest,
         buffers: HostBuffers,
         deadline: Instant,
+        is_waited: bool,
     ) -> Result<CallId, Box<(Error, HostBuffers)>> {
         let OperationRequest { descriptor, layout, .. } = request;
         let descriptor = *descriptor;
@@ -177,12 +192,17 @@ impl GroupDriver {
         let timeout = deadline.saturating_duration_since(Instant::now());
         let sign_every = (timeout / limits::SIGNS_PER_TIMEOUT).min(limits::SIGN_EVERY_MAX);
         let (deadline, next_sign, is_put_off) = (now + timeout, now + sign_every, false);
+        // The first collective is the barrier of connect.
+        let number = op.seq.0 + u64::from(tag != Tag(0));
         let running = Running {
             call: Some(call),
             decides: None,
             stage: Stage::Working,
             descriptor,
+            named: request.named(self.me, number),
             deadline,
+            is_waited,
+            schedule: WaitSchedule::new(now),
             is_put_off,
             sign_every,
             next_sign,
@@ -453,6 +473,8 @@ impl GroupDriver {
                     }
                 }
             }
+            PlaneEvent::Inquiry { peer } => self.answer(now, peer),
+            PlaneEvent::Activity { peer, activity } => self.hear_answer(now, peer, activity),
             PlaneEvent::Goodbye { peer } => {
                 if let Some(rank) = self.description.rank_of(peer) {
                     self.left.insert(rank);
@@ -499,6 +521,7 @@ impl Drive for GroupDriver {
         self.plane.handle_time(now);
         self.check_deadlines(now);
         self.show_waiting(now);
+        self.check_waits(now);
         if self.doubts_until().is_some_and(|at| at <= now) {
             self.end_doubt(now);
         }
@@ -512,7 +535,7 @@ impl Drive for GroupDriver {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        self.plane.next_timeout(&self.clock, [deadline, self.doubts_until()])
+        self.plane.next_timeout(&self.clock, [deadline, self.doubts_until(), self.next_wait_report()])
     }
 
     fn has_input(&self) -> bool {
