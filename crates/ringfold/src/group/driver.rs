@@ -64,7 +64,7 @@ pub(crate) struct GroupDriver {
     alarm: Alarm,
     windows: Arc<WindowHub>,
     ended: Vec<(CallId, GroupEnded)>,
-    /// Callbacks of the user, because the group has failed.
+    /// Callbacks of the user, because the group has failed, and warnings.
     callbacks: Vec<Callback>,
 }
 

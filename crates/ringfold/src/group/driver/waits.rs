@@ -276,11 +276,12 @@ impl GroupDriver {
                 self.pump(now);
             }
             WaitDue::Warn => {
-                let wait = describe(self, missing.to_vec());
-                match self.waits.group.as_str() {
+                let (wait, group) = (describe(self, missing.to_vec()), self.waits.group.clone());
+                // Without the lock of the driver: writing to the log may block.
+                self.callbacks.push(Box::new(move || match group.as_str() {
                     "" => tracing::warn!("still {wait}"),
                     group => tracing::warn!(group, "still {wait}"),
-                }
+                }));
             }
         }
     }
