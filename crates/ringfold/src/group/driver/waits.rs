@@ -61,17 +61,12 @@ struct OuterWait {
     schedule: WaitSchedule,
 }
 
-/// A question to a rank.
+/// Questions to a rank, and its last answer.
+#[derive(Default)]
 struct Inquiry {
-    asked: Time,
-    /// The last answer, perhaps to an earlier question.
+    /// When the first question was asked that is not answered.
+    asked: Option<Time>,
     answer: Option<Answer>,
-}
-
-impl Inquiry {
-    fn is_answered(&self) -> bool {
-        self.answer.is_some_and(|answer| answer.at >= self.asked)
-    }
 }
 
 /// What a rank has answered.
@@ -123,14 +118,14 @@ impl Waits {
 
     /// What a rank has answered lately.
     fn answer(&self, now: Time, rank: Rank) -> Option<Answer> {
-        let inquiry = self.inquiries.get(&rank).filter(|inquiry| inquiry.is_answered())?;
-        inquiry.answer.filter(|answer| millis(now, answer.at) < HEARD_LATELY_MS)
+        let answer = self.inquiries.get(&rank).filter(|_| !self.is_mute(now, rank))?.answer;
+        answer.filter(|answer| millis(now, answer.at) < HEARD_LATELY_MS)
     }
 
     /// Whether a rank was asked and has not answered.
     fn is_mute(&self, now: Time, rank: Rank) -> bool {
-        let inquiry = self.inquiries.get(&rank);
-        inquiry.is_some_and(|inquiry| !inquiry.is_answered() && now.since(inquiry.asked) >= ANSWERS_WITHIN)
+        let asked = self.inquiries.get(&rank).and_then(|inquiry| inquiry.asked);
+        asked.is_some_and(|asked| now.since(asked) >= ANSWERS_WITHIN)
     }
 }
 
@@ -212,7 +207,7 @@ impl GroupDriver {
     pub(super) fn hear_answer(&mut self, now: Time, peer: PeerId, activity: RankActivity) {
         if let Some(rank) = self.description.rank_of(peer) {
             let answer = Some(Answer { at: now, activity });
-            self.waits.inquiries.entry(rank).or_insert(Inquiry { asked: now, answer }).answer = answer;
+            self.waits.inquiries.insert(rank, Inquiry { asked: None, answer });
         }
     }
 
@@ -269,8 +264,7 @@ impl GroupDriver {
             _ if missing.is_empty() => {}
             WaitDue::Ask => {
                 for rank in missing.iter().take(ASKED_MAX) {
-                    let inquiry = Inquiry { asked: now, answer: None };
-                    self.waits.inquiries.entry(*rank).or_insert(inquiry).asked = now;
+                    self.waits.inquiries.entry(*rank).or_default().asked.get_or_insert(now);
                     self.plane.inquire(self.description.members[rank.index()].peer, self.description.id);
                 }
                 self.pump(now);
