@@ -3,13 +3,16 @@
 
 pub mod bench;
 pub mod command;
+mod config;
 pub mod demo;
 pub mod exit_code;
 pub mod invocation;
 pub mod keys;
 pub mod lab;
 pub mod master;
+pub mod observe;
 pub mod relay;
+mod service_manager;
 mod serving;
 pub mod signals;
 pub mod size;

@@ -1,8 +1,11 @@
 //! All integration tests of this crate, linked once. A new file needs a line here.
 
 mod bench;
+mod config;
 mod demo;
 mod lab;
 mod master;
 mod process;
 mod relay;
+mod service_manager;
+mod status;

@@ -13,6 +13,7 @@ use ringfold_proto::hello::{Hello, Nonce, Purpose, Status, Verdict, Welcome};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::limits;
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
+use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -23,6 +24,8 @@ pub const DECODERS: &[Decoder] = &[
     ("control_to_master", check_control::<Numbered<ToMaster>>),
     ("control_to_peer", check_control::<Numbered<ToPeer>>),
     ("control_between_masters", check_control::<MasterMessage>),
+    ("observer_request", check_control::<ObserverRequest>),
+    ("observer_answer", check_control::<ObserverAnswer>),
     ("link", check_link),
     ("data_header", check_data_header),
 ];

@@ -85,7 +85,7 @@ pub enum ProtocolViolation {
 pub enum JoinRejection {
     #[error("a peer with this id is already a member")]
     AlreadyMember,
-    #[error("the run is full: it has {max} peers", max = limits::WORLD_MAX)]
+    #[error("the run is full: it has as many peers as its master accepts")]
     RunFull,
     #[error("the run has had {max} groups, which is the maximum", max = limits::GROUPS_MAX)]
     TooManyGroups,

@@ -108,6 +108,20 @@ impl Secret {
         self.bytes.is_empty()
     }
 
+    /// Whether a text that was shown is one of the secrets. How long that takes does not depend on the bytes that agree. No secret
+    /// accepts nothing.
+    pub fn accepts(&self, shown: &str) -> bool {
+        let tag = |secret: &Self| {
+            let mut mac = keyed_mac(secret, b"ringfold shown secret, compared ");
+            // Keys that differ in zeros at their end are the same to an HMAC.
+            mac.update(&(secret.bytes.len() as u64).to_le_bytes());
+            mac
+        };
+        let shown = tag(&Self::token(shown)).finalize().into_bytes();
+        let is_shown = |secret: Self| !secret.is_none() & tag(&secret).verify(&shown).is_ok();
+        self.accepted().fold(false, |found, secret| found | is_shown(secret))
+    }
+
     /// Each of the secrets that an acceptor accepts, alone.
     fn accepted(&self) -> impl Iterator<Item = Self> + '_ {
         let alone = |bytes: &Vec<u8>| Self { bytes: bytes.clone(), others: Vec::new() };

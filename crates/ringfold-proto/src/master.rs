@@ -60,6 +60,8 @@ use std::net::SocketAddr;
 pub struct MasterConfig {
     pub timing: Timing,
     pub recovery: RecoverySettings,
+    /// Peers that may join; at most [`crate::limits::WORLD_MAX`].
+    pub peers_max: usize,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
     /// How much faster, in percent, an operation would be if plans were chosen for the second network instead of the first.

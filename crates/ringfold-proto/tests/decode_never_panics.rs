@@ -192,6 +192,8 @@ fn seeds() -> Vec<ringfold_fuzz::Seed> {
         .chain(file("control_to_master", "/to_master.hex"))
         .chain(file("control_to_peer", "/to_peer.hex"))
         .chain(file("control_between_masters", "/masters.hex"))
+        .chain(file("observer_request", "/observer_requests.hex"))
+        .chain(file("observer_answer", "/observer_answers.hex"))
         .chain(file("link", "/link.hex"))
         .chain(file("link", "/data_head.hex"))
         .chain(headers)

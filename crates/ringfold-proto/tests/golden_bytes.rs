@@ -36,6 +36,19 @@ fn messages_between_masters_keep_their_bytes() {
 }
 
 #[test]
+fn messages_of_observers_keep_their_bytes() {
+    fn frame<M: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+        (name, message): (&str, M),
+    ) -> (String, Vec<u8>) {
+        let frame = encode_control(&message).expect("examples are within bounds");
+        assert_eq!(ControlDecoder::default().next_message(&mut &frame[..]), Ok(Some(message)));
+        (name.to_owned(), frame)
+    }
+    keep("observer_requests.hex", examples::observer_requests().into_iter().map(frame).collect());
+    keep("observer_answers.hex", examples::observer_answers().into_iter().map(frame).collect());
+}
+
+#[test]
 fn messages_between_peers_keep_their_bytes() {
     let frames = examples::link().into_iter().map(|(name, message)| {
         let frame = encode_link(&message).expect("examples are within bounds");
@@ -88,7 +101,7 @@ fn every_version_that_is_spoken_has_its_bytes() {
     );
     for version in VersionRange::SUPPORTED.min..=VersionRange::SUPPORTED.max {
         let files = folder(version).read_dir().unwrap_or_else(|error| panic!("version {version}: {error}"));
-        assert_eq!(files.count(), 7, "files of version {version}");
+        assert_eq!(files.count(), 9, "files of version {version}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A peer of an elastic run.
 
 mod builder;
+mod options;
 
 pub use builder::CommunicatorBuilder;
 
@@ -14,6 +15,7 @@ use crate::traffic::TrafficReport;
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
+use options::CommunicatorOptions;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
 use ringfold_proto::dtype::DType;
@@ -63,7 +65,7 @@ use zerocopy::IntoBytes;
 /// # Ok::<(), ringfold::Error>(())
 /// ```
 pub struct Communicator {
-    config: CommunicatorBuilder,
+    config: CommunicatorOptions,
     engine: Mutex<Option<Arc<Engine>>>,
 }
 

@@ -25,6 +25,7 @@ mod observer;
 mod process_name;
 mod protection;
 mod relay;
+pub mod settings;
 mod shared_state;
 mod staging;
 mod traffic;
@@ -48,21 +49,20 @@ pub use group::{
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{
-    EventEntry, HistorySecond, MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder, MasterInfo, Status,
+    EventEntry, HTTP_PORT, HistorySecond, MASTER_PORT, Master, MasterBuilder, MasterInfo, Status,
     ThroughputStatus,
 };
 pub use observer::{Observer, ObserverOptions};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
-pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use ringfold_fabric::join_token::{JoinToken, TokenFileError};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, PeerTrouble, ProtocolViolation,
-    Removal, StateRejection, Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, PeerTrouble,
+    ProtocolViolation, Removal, StateRejection, Wait, WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
@@ -79,6 +79,7 @@ pub use ringfold_proto::status::{
 };
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
+pub use ringfold_settings::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncCompany, SyncInfo};
 pub use traffic::{PeerTraffic, TrafficReport};
 pub use tuning_file::TuningFile;

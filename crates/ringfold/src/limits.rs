@@ -41,22 +41,6 @@ pub(crate) const SIGN_EVERY_MAX: Duration = Duration::from_millis(250);
 /// A rank that has missed this many signs of life is the one that the others wait for.
 pub(crate) const SIGNS_MISSED_MAX: u32 = 4;
 
-/// After how long a rank of a group says for whom it waits, by default.
-const WARN_AFTER: Duration = Duration::from_secs(5);
-
-/// The environment variable with that time in seconds.
-const WARN_AFTER_VARIABLE: &str = "RINGFOLD_WARN_AFTER";
-
-/// After how long a rank of a group says for whom it waits: the value of `RINGFOLD_WARN_AFTER`, or 5 s.
-pub(crate) fn warn_after() -> Duration {
-    let Ok(text) = std::env::var(WARN_AFTER_VARIABLE) else { return WARN_AFTER };
-    let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.unwrap_or_else(|| {
-        tracing::warn!("invalid {WARN_AFTER_VARIABLE} {text:?}: must be a number of seconds; using 5");
-        WARN_AFTER
-    })
-}
-
 /// How long after a failure its cause may arrive.
 pub(crate) const FAULT_DELAY_MAX: Duration = Duration::from_millis(200);
 

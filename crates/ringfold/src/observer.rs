@@ -3,6 +3,7 @@
 use crate::control::ControlConnection;
 use crate::error::invalid;
 use crate::master::Status;
+use crate::settings::{self, Given, Settings, User, table};
 use crate::{Error, MASTER_PORT, limits, protection};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, dial_while};
 use ringfold_fabric::join_token::JoinToken;
@@ -18,37 +19,38 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How to connect as an observer.
+/// How to connect as an observer. What is not set here is taken from the [settings](crate::settings).
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ObserverOptions {
-    token: JoinToken,
-    admin_token: JoinToken,
+    token: Option<JoinToken>,
+    admin_token: Option<JoinToken>,
     tls: Option<TlsFiles>,
     insecure: Option<bool>,
     commands: bool,
+    given: Given,
 }
 
 impl ObserverOptions {
     /// The join token of the run.
     pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
-        self.token = token.into();
+        self.token = Some(token.into());
         self
     }
 
     /// The token of operators.
     pub fn admin_token(mut self, token: impl Into<JoinToken>) -> Self {
-        self.admin_token = token.into();
+        self.admin_token = Some(token.into());
         self
     }
 
-    /// The certificates of the run; otherwise the environment decides.
+    /// The certificates of the run.
     pub fn tls(mut self, files: TlsFiles) -> Self {
         self.tls = Some(files);
         self
     }
 
-    /// Whether connections are not encrypted; otherwise the environment decides.
+    /// Whether connections are not encrypted.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.insecure = Some(insecure);
         self
@@ -60,19 +62,21 @@ impl ObserverOptions {
         self
     }
 
-    /// The token that the master has to be shown.
-    fn shown_token(&self) -> &JoinToken {
-        if self.commands && !self.admin_token.is_none() { &self.admin_token } else { &self.token }
+    /// Settings by argument.
+    pub fn settings(mut self, given: Given) -> Self {
+        self.given = given;
+        self
     }
 
     /// Connects to the active one of these masters, `host:port` each, separated by commas. If none is active, to one that answers.
     pub fn connect(&self, masters: &str) -> Result<Observer, Error> {
+        let settings = Settings::start(User::Peer, &self.given)?;
         let (mut failures, mut standby) = (Vec::new(), None);
         let mut listed: Vec<_> = masters.split(',').map(|text| text.trim().to_owned()).collect();
         let mut next = 0;
         while let Some(master) = listed.get(next).cloned() {
             next += 1;
-            let connected = self.connect_one(&master).and_then(|mut observer| {
+            let connected = self.connect_one(&master, &settings).and_then(|mut observer| {
                 let status = observer.status()?;
                 Ok((observer, status))
             });
@@ -92,21 +96,26 @@ impl ObserverOptions {
         standby.ok_or_else(|| Failure::MasterLost(MasterLoss::Unreachable(failures.join("; "))).into())
     }
 
-    fn connect_one(&self, master: &str) -> Result<Observer, Error> {
+    fn connect_one(&self, master: &str, settings: &Settings) -> Result<Observer, Error> {
         let addresses = resolve(master)?;
-        let token = self.shown_token();
-        let security = protection::keys(token, self.tls.as_ref(), self.insecure)?;
-        protection::check_dial(token, &security, &addresses)?;
+        let token = settings::token(settings, self.token.clone())?;
+        let admin_token =
+            settings::token_of_file(settings, &table::ADMIN_TOKEN_FILE, self.admin_token.clone())?;
+        let token = if self.commands && !admin_token.is_none() { admin_token } else { token };
+        let tls = settings::tls(settings, self.tls.clone())?;
+        let is_insecure = self.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE));
+        let security = protection::keys(&token, tls.as_ref(), is_insecure)?;
+        protection::check_dial(&token, &security, &addresses, settings)?;
         let system = |error: io::Error| Error::system("connecting failed", &error);
         let me = security.peer();
-        let poller = Arc::new(Poller::new().map_err(system)?.with_security(security));
+        let poller = Arc::new(Poller::with_settings(settings).map_err(system)?.with_security(security));
         let credentials = Credentials {
             identity: Identity::new(me, RunId(0)),
             target: if self.commands { DialTarget::commanded() } else { DialTarget::observed() },
             secret: token.secret(),
         };
         let end = Instant::now() + limits::OBSERVER_CONNECT_MAX;
-        let timing = DialTiming { answer_max: limits::OBSERVER_CONNECT_MAX, ..DialTiming::default() };
+        let timing = DialTiming { answer_max: limits::OBSERVER_CONNECT_MAX, ..DialTiming::of(&poller) };
         let may_wait = |_: &_| match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -122,15 +131,7 @@ impl ObserverOptions {
 
 /// The addresses of a master.
 fn resolve(master: &str) -> Result<Vec<SocketAddr>, Error> {
-    let with_port = |error: io::Error| match master.parse::<std::net::IpAddr>() {
-        Ok(address) => Ok(vec![SocketAddr::new(address, MASTER_PORT)]),
-        Err(_) if !master.contains(':') => match (master, MASTER_PORT).to_socket_addrs() {
-            Ok(addresses) => Ok(addresses.collect()),
-            Err(error) => Err(error),
-        },
-        Err(_) => Err(error),
-    };
-    let resolved = master.to_socket_addrs().map(Iterator::collect).or_else(with_port);
+    let resolved = settings::with_port(master, MASTER_PORT).to_socket_addrs().map(Iterator::collect);
     resolved.map_err(|error| invalid!("cannot resolve {master}: {error}"))
 }
 

@@ -106,7 +106,15 @@ impl Transfer {
         let counts = Arc::new(Counts::default());
         let tensors =
             tensors.into_iter().zip(hashes).map(|(tensor, hash)| Tensor::new(tensor, hash)).collect();
-        Self { tensors, serving: Serving::new(counts.clone()), fetch: None, connect, done, counts, fetching: None }
+        Self {
+            tensors,
+            serving: Serving::new(counts.clone()),
+            fetch: None,
+            connect,
+            done,
+            counts,
+            fetching: None,
+        }
     }
 
     /// Begins an assignment. An earlier one is stopped, and not reported unless a thread is about to; what it fetched is

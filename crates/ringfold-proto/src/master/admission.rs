@@ -123,7 +123,7 @@ impl Master {
         if self.roster.get(peer).is_some() {
             return Some(JoinRejection::AlreadyMember);
         }
-        if self.roster.len() >= limits::WORLD_MAX {
+        if self.roster.len() >= self.config.peers_max.min(limits::WORLD_MAX) {
             return Some(JoinRejection::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {

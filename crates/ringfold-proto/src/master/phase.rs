@@ -134,7 +134,8 @@ impl Master {
             let round = self.votes.get(&phase).filter(|r| r.deadline().is_some_and(|d| d <= now));
             let Some(round) = round else { continue };
             let missing = round.round.missing(self.roster.accepted());
-            let wait = self.wait_for(now, Some((JointCall::Vote(phase), round.round.opened)), &missing, false);
+            let wait =
+                self.wait_for(now, Some((JointCall::Vote(phase), round.round.opened)), &missing, false);
             self.expire_votes(phase, overdue(&round.round, now), wait);
         }
         for votes in self.votes.values_mut() {

@@ -106,7 +106,7 @@ impl Core {
         if outcome.is_err() {
             memory.copy_from_slice(&kept);
         }
-        if kept.capacity() <= limits::SPARE_BYTES_MAX {
+        if kept.capacity() <= self.spare_bytes_max {
             *self.spare.lock() = kept;
         }
         outcome

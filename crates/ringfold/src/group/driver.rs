@@ -118,11 +118,12 @@ impl GroupDriver {
         me: Rank,
         description: EpochDescription,
         alarm: Alarm,
+        stall_after: Duration,
         restores: bool,
         waits: Waits,
     ) -> Result<Self, Error> {
         let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
-        let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
+        let mut plane = DataPlane::new(mesh, stall_after, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
         plane.mesh().admit(description.id, &description.key, peers);
         plane

@@ -1,7 +1,9 @@
 //! What the events of the last minutes amount to: the last of them, and how much was reduced in each second.
 
+use super::counters::Counters;
 use super::report::{Level, Printable, level};
-use super::status::{EventEntry, HistorySecond, ThroughputStatus};
+use super::snapshot::Snapshot;
+use super::status::{EventEntry, HistorySecond, Status, ThroughputStatus};
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{GroupId, Tag};
 use ringfold_proto::message::Outcome;
@@ -34,6 +36,8 @@ pub(super) struct History {
     aborted: u64,
     bytes: u64,
     last_commit: HashMap<(GroupId, Tag), Instant>,
+    events_total: u64,
+    counters: Counters,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,12 +67,15 @@ impl History {
             aborted: 0,
             bytes: 0,
             last_commit: HashMap::new(),
+            events_total: 0,
+            counters: Counters::default(),
         }
     }
 
     /// Records an event.
     pub(super) fn note(&mut self, now: Instant, event: &Event) {
         self.advance(now);
+        self.counters.note(event);
         if let Event::OpDecided { op, outcome, bytes } = event {
             let second = self.seconds.back_mut();
             let Some(second) = second else { return };
@@ -85,6 +92,7 @@ impl History {
                     if let Some(step) = before.map(|at| now - at).filter(|step| *step < STEP_MAX) {
                         second.steps.0 += step.as_secs_f64();
                         second.steps.1 += 1;
+                        self.counters.steps.observe(step.as_secs_f64());
                     }
                 }
                 Outcome::Aborted(_) => {
@@ -98,9 +106,20 @@ impl History {
             if self.events.len() >= EVENTS_MAX {
                 self.events.pop_front();
             }
+            self.events_total += 1;
             let time = rfc3339(SystemTime::now());
             let level = level.name().to_owned();
             self.events.push_back(EventEntry { time, level, text: Printable(event).to_string() });
+        }
+    }
+
+    /// A status that was just made, and what a reader of several of them needs.
+    pub(super) fn snapshot(&self, status: Status) -> Snapshot {
+        Snapshot {
+            status,
+            events_total: self.events_total,
+            seconds_total: self.current,
+            counters: self.counters.clone(),
         }
     }
 
@@ -200,13 +219,20 @@ mod tests {
             history.note(began + Duration::from_millis(100 * tenth), &committed);
         }
         let aborted = Outcome::Aborted(Cause::Timeout(Wait::for_master()));
-        history.note(began + Duration::from_millis(2_500), &Event::OpDecided { op, outcome: aborted, bytes: 1 });
+        history
+            .note(began + Duration::from_millis(2_500), &Event::OpDecided { op, outcome: aborted, bytes: 1 });
         let rates = history.throughput(began + Duration::from_millis(3_500));
-        assert!((rates.operations_per_s - 20.0 / 3.0).abs() < 1e-9 && (rates.bytes_per_s - 2000.0 / 3.0).abs() < 1e-9);
+        assert!(
+            (rates.operations_per_s - 20.0 / 3.0).abs() < 1e-9
+                && (rates.bytes_per_s - 2000.0 / 3.0).abs() < 1e-9
+        );
         assert!((rates.step_s.unwrap() - 0.1).abs() < 1e-9);
         assert_eq!((rates.operations_total, rates.aborted_total, rates.bytes_total), (20, 1, 2000));
         let seconds = history.seconds(began + Duration::from_millis(3_500));
-        assert_eq!(seconds.iter().map(|s| (s.operations, s.aborted)).collect::<Vec<_>>(), [(10, 0), (10, 0), (0, 1)]);
+        assert_eq!(
+            seconds.iter().map(|s| (s.operations, s.aborted)).collect::<Vec<_>>(),
+            [(10, 0), (10, 0), (0, 1)]
+        );
         assert_eq!(history.seconds(began + Duration::from_secs(100_000)).len(), SECONDS_MAX);
     }
 

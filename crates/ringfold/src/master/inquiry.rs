@@ -1,11 +1,14 @@
 //! Questions and commands for the thread of the master, of other threads of its process.
 
+use super::snapshot::Snapshot;
 use super::status::Status;
 use crate::Error;
 use crate::error::invalid;
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::poller::Poller;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the thread of the master may take to answer.
@@ -15,6 +18,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(super) enum Question {
     Status,
+    Snapshot,
     Evict { peer: String, reason: String },
     Drain { on: bool },
 }
@@ -23,6 +27,7 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) enum Reply {
     Status(Box<Status>),
+    Snapshot(Box<Snapshot>),
     /// What was done.
     Done(String),
     /// Why it was not.
@@ -39,12 +44,27 @@ pub(super) struct Inquiry {
 struct ReplySlot {
     reply: Mutex<Option<Reply>>,
     ready: Condvar,
+    /// Is kicked when the reply is there.
+    waiter: Option<Arc<Poller>>,
+}
+
+/// A question whose answer has not been taken.
+pub(super) struct PendingReply(Arc<ReplySlot>);
+
+impl PendingReply {
+    /// The answer, once it is there.
+    pub fn take(&self) -> Option<Reply> {
+        self.0.reply.lock().take()
+    }
 }
 
 impl Inquiry {
     pub fn answer(self, reply: Reply) {
         *self.reply.reply.lock() = Some(reply);
         self.reply.ready.notify_all();
+        if let Some(waiter) = &self.reply.waiter {
+            waiter.kick();
+        }
     }
 }
 
@@ -52,6 +72,9 @@ impl Inquiry {
 #[derive(Default)]
 pub(super) struct Inquiries {
     waiting: Mutex<VecDeque<Inquiry>>,
+    /// The poller of a thread that wants to know of changes at once.
+    watcher: Mutex<Option<Arc<Poller>>>,
+    has_changed: AtomicBool,
 }
 
 impl std::fmt::Debug for Inquiries {
@@ -64,6 +87,32 @@ impl Inquiries {
     /// The next question, for the thread of the master.
     pub fn next(&self) -> Option<Inquiry> {
         self.waiting.lock().pop_front()
+    }
+
+    /// Kicks this poller when the answer to [`Self::post`] or a change of the members is there.
+    pub fn set_watcher(&self, poller: Arc<Poller>) {
+        *self.watcher.lock() = Some(poller);
+    }
+
+    /// Members have changed, for the thread of the master.
+    pub fn note_change(&self) {
+        if let Some(watcher) = &*self.watcher.lock() {
+            self.has_changed.store(true, Ordering::Release);
+            watcher.kick();
+        }
+    }
+
+    /// Whether members have changed since the last call.
+    pub fn take_change(&self) -> bool {
+        self.has_changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Asks, and does not wait. `wake` wakes the thread of the master.
+    pub fn post(&self, question: Question, wake: impl FnOnce()) -> PendingReply {
+        let slot = Arc::new(ReplySlot { waiter: self.watcher.lock().clone(), ..ReplySlot::default() });
+        self.waiting.lock().push_back(Inquiry { question, reply: slot.clone() });
+        wake();
+        PendingReply(slot)
     }
 
     /// Asks, and waits for the answer. `wake` wakes the thread of the master.
@@ -86,6 +135,7 @@ impl Reply {
     pub fn status(self) -> Result<Status, Error> {
         match self {
             Self::Status(status) => Ok(*status),
+            Self::Snapshot(snapshot) => Ok(snapshot.status),
             Self::Done(text) | Self::Refused(text) => Err(Error::Internal(text)),
         }
     }
@@ -94,7 +144,9 @@ impl Reply {
         match self {
             Self::Done(text) => Ok(text),
             Self::Refused(text) => Err(invalid!("{text}")),
-            Self::Status(_) => Err(Error::Internal("a status instead of an answer".into())),
+            Self::Status(_) | Self::Snapshot(_) => {
+                Err(Error::Internal("a status instead of an answer".into()))
+            }
         }
     }
 }

@@ -36,8 +36,11 @@ impl Observers {
     pub(super) fn add(&mut self, now: Time, connection: Connection, purpose: Purpose) -> Token {
         let token = connection.token();
         let control = ControlConnection::new(connection);
-        let observer =
-            Observer { control, may_command: purpose == Purpose::Admin, until: now + limits::OBSERVER_IDLE_MAX };
+        let observer = Observer {
+            control,
+            may_command: purpose == Purpose::Admin,
+            until: now + limits::OBSERVER_IDLE_MAX,
+        };
         self.connections.insert(token, observer);
         token
     }

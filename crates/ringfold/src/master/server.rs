@@ -2,7 +2,6 @@
 
 mod answers;
 
-use super::builder::MasterBuilder;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
@@ -10,6 +9,7 @@ use super::history::History;
 use super::inquiry::Inquiries;
 use super::limits;
 use super::observers::Observers;
+use super::options::MasterOptions;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;
@@ -36,7 +36,7 @@ use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a master is called in handshakes. It claims no run: members of an earlier life must get in, whatever
@@ -86,7 +86,7 @@ pub(super) struct Server {
 
 impl Server {
     pub fn new(
-        plan: &MasterBuilder,
+        plan: &MasterOptions,
         list: MasterList,
         poller: Arc<Poller>,
         listener: Listener,
@@ -106,7 +106,8 @@ impl Server {
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
-                recovery: plan.recovery()?,
+                recovery: plan.recovery,
+                peers_max: plan.peers_max(),
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
@@ -149,12 +150,13 @@ impl Server {
     }
 
     /// Serves until it is interrupted. Then all connections are closed, without a word: a master may follow.
-    pub fn serve(mut self, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn serve(mut self, interrupted: &AtomicBool, turns: &AtomicU64) -> Result<(), Error> {
         let failed = |e: io::Error| Error::system("the master's loop", &e);
         let mut ready = Readiness::default();
         while !interrupted.load(Ordering::Acquire) {
             let time_until_due = self.time_until_due(self.clock.now());
             self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
+            turns.fetch_add(1, Ordering::Release);
             let now = self.clock.now();
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
@@ -442,6 +444,9 @@ impl Server {
                 }
                 report(&event);
                 self.history.note(Instant::now(), &event);
+                if is_change_of_members(&event) {
+                    self.inquiries.note_change();
+                }
             }
         }
     }
@@ -504,6 +509,22 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether somebody who watches the run should hear of it at once.
+fn is_change_of_members(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Registered(_)
+            | Event::Accepted(..)
+            | Event::Departed(..)
+            | Event::Suspected(_)
+            | Event::Reconnected(_)
+            | Event::EpochOpened(..)
+            | Event::Leads(_)
+            | Event::SteppedDown(..)
+            | Event::Draining(_)
+    )
 }
 
 /// Whether a message names all members.

@@ -28,6 +28,7 @@ impl Server {
             match self.answer(now, question) {
                 Reply::Done(text) => ObserverAnswer::Done(text),
                 Reply::Refused(text) => ObserverAnswer::Refused(text),
+                Reply::Snapshot(_) => ObserverAnswer::Refused("another answer".into()),
                 Reply::Status(status) => match serde_json::to_string(&status) {
                     Ok(json) if json.len() <= STATUS_BYTES_MAX => ObserverAnswer::Status(json),
                     Ok(_) => ObserverAnswer::Refused("the status is too long".into()),
@@ -42,6 +43,10 @@ impl Server {
     pub(super) fn answer(&mut self, now: Time, question: Question) -> Reply {
         match question {
             Question::Status => Reply::Status(Box::new(self.status(now))),
+            Question::Snapshot => {
+                let status = self.status(now);
+                Reply::Snapshot(Box::new(self.history.snapshot(status)))
+            }
             Question::Evict { peer, reason } => {
                 let Some(machine) = self.machine.machine() else { return Reply::Refused(STANDS_BY.into()) };
                 match machine.find_peer(&peer) {
