@@ -288,6 +288,15 @@ impl Wait {
         self.missing.iter().any(|missing| missing.waits_in.is_some())
     }
 
+    /// How long it has waited, as in ` for 42 s`; empty if that is not known.
+    pub fn duration(&self) -> String {
+        match self.waited_ms {
+            0 => String::new(),
+            short @ ..1000 => format!(" for {} s", tenths(short)),
+            long => format!(" for {} s", (u64::from(long) + 500) / 1000),
+        }
+    }
+
     /// The peers that it waits for.
     pub fn names(&self) -> impl Iterator<Item = &PeerName> {
         self.missing.iter().map(|missing| &missing.who)
@@ -304,11 +313,7 @@ impl fmt::Display for Wait {
             (true, _) => write!(f, "waiting for the master")?,
             (false, _) => write!(f, "waiting for {}", names.join(", "))?,
         }
-        match self.waited_ms {
-            0 => {}
-            short @ ..1000 => write!(f, " for {} s", tenths(short))?,
-            long => write!(f, " for {} s", (u64::from(long) + 500) / 1000)?,
-        }
+        f.write_str(&self.duration())?;
         if let Some(call) = self.call.filter(|_| !names.is_empty()) {
             let they = if names.len() == 1 { "it has" } else { "they have" };
             let what = match call {

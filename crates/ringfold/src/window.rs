@@ -542,11 +542,12 @@ impl WindowInner {
     }
 
     fn timed_out(&self, from: usize, watched: Option<&WatchedWait>) -> Error {
-        let wait = watched.and_then(|watched| watched.describe(from));
-        let known = wait.and_then(|wait| wait.missing.into_iter().next());
-        let state = known.and_then(|missing| missing.state()).map(|state| format!(" ({state})"));
-        let state = state.unwrap_or_default();
-        Error::TimedOut(format!("timed out waiting for a signal from {}{state}", self.name(from)))
+        let known = watched.and_then(|watched| watched.describe(from)).map(|wait| {
+            let state = wait.missing.first().and_then(|missing| missing.state());
+            wait.duration() + &state.map(|state| format!(" ({state})")).unwrap_or_default()
+        });
+        let known = known.unwrap_or_default();
+        Error::TimedOut(format!("timed out waiting for a signal from {}{known}", self.name(from)))
     }
 
     fn name(&self, rank: usize) -> &str {

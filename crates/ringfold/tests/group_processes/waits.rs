@@ -1,6 +1,6 @@
 //! What a rank says when it waits, in its log and in errors.
 
-use super::rank_process::{LONG, MEDIA, Rank, await_waiting, group};
+use super::rank_process::{BootstrapDir, LONG, MEDIA, Rank, await_waiting, group};
 use std::time::{Duration, Instant};
 
 /// Warnings come after 0.5 s and 1 s.
@@ -61,7 +61,10 @@ fn a_rank_in_another_call_is_named_with_it() {
         ranks[1].send_command(format!("reduce {count}"));
         let call = format!(": it has not called all_reduce #1 ({count} uint32) (last heard ");
         let known = ["rank 2 (", &call, "alive, waits in recv #1 from rank 0 (16 uint32) for "];
-        await_warning(&ranks[0], &known);
+        await_warning(
+            &ranks[0],
+            &[&known[..], &["): do all ranks make the same calls in the same order?"]].concat(),
+        );
         let error = ranks[0].answer().error();
         println!("{media}: {error}");
         // The deadline of the transfer, which waits for a rank in the collective, usually passes first.
@@ -100,6 +103,36 @@ fn a_stopped_rank_is_named_as_such() {
 }
 
 #[test]
+fn a_rank_that_is_killed_while_others_wait_is_named_as_dead() {
+    for media in MEDIA {
+        let mut ranks = group(2, media, SOON);
+        ranks[0].send_command("barrier");
+        await_warning(&ranks[0], &["rank 1 (", "it has not called barrier #1", "alive, computing"]);
+        ranks[1].kill9().unwrap();
+        let error = ranks[0].answer().error();
+        println!("{media}: {error}");
+        assert!(has_all(&error, &["rank 1 (", "died, or its connection broke"]), "{error}");
+        ranks.remove(0).exit();
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_connect_is_named_in_warnings() {
+    let dir = BootstrapDir::new();
+    let mut ranks: Vec<_> = (0..3).map(|rank| Rank::start(format!("rank {rank}"))).collect();
+    let connect = |index: usize| format!("connect rank={index} world=3 media=auto at={} {SOON}", dir.file());
+    ranks[0].send_command(connect(0));
+    ranks[1].send_command(connect(1));
+    await_warning(&ranks[0], &["still waiting for rank 2 for ", ": no connection at "]);
+    await_warning(&ranks[1], &["still waiting for other ranks for ", ": they have not connected to rank 0"]);
+    ranks[2].send_command(connect(2));
+    for mut rank in ranks {
+        rank.answer().ok();
+        rank.exit();
+    }
+}
+
+#[test]
 fn waits_in_transfers_and_windows_are_reported() {
     for media in MEDIA {
         let mut ranks = group(3, media, &format!("{SOON} timeout_ms=1500"));
@@ -118,7 +151,12 @@ fn waits_in_transfers_and_windows_are_reported() {
         await_warning(&ranks[0], &["rank 1 (", "it has not called signal to rank 0", "computing"]);
         let error = ranks[0].answer().error();
         println!("{media}: {error}");
-        let words = ["timed out waiting for a signal from rank 1 (", "alive, computing)"];
+        let words = [
+            "timed out waiting for a signal from rank 1 (",
+            ") for ",
+            " s (last heard ",
+            "alive, computing)",
+        ];
         assert!(has_all(&error, &words), "{error}");
         for rank in &mut ranks[1..] {
             rank.answer().ok();

@@ -79,6 +79,9 @@ struct Answer {
 /// The most ranks that are asked at a time.
 const ASKED_MAX: usize = 64;
 
+/// What to check if ranks may wait for each other.
+const MUTUAL_HINT: &str = ": do all ranks make the same calls in the same order?";
+
 /// How long a rank that can run may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
@@ -271,10 +274,11 @@ impl GroupDriver {
             }
             WaitDue::Warn => {
                 let (wait, group) = (describe(self, missing.to_vec()), self.waits.group.clone());
+                let hint = if wait.is_mutual() { MUTUAL_HINT } else { "" };
                 // Without the lock of the driver: writing to the log may block.
                 self.callbacks.push(Box::new(move || match group.as_str() {
-                    "" => tracing::warn!("still {wait}"),
-                    group => tracing::warn!(group, "still {wait}"),
+                    "" => tracing::warn!("still {wait}{hint}"),
+                    group => tracing::warn!(group, "still {wait}{hint}"),
                 }));
             }
         }
