@@ -16,7 +16,7 @@ mod wait;
 pub use geometry::Geometry;
 pub use member::{ArenaMember, Fill, OtherSlots, StepSlots};
 pub use ranks::Ranks;
-pub use wait::{Need, Stop};
+pub use wait::{LongWait, Need, Stop, WaitTerms};
 
 use crate::segment::{Segment, Ticket};
 use crate::waiter::sleep::WakeWord as _;

@@ -47,6 +47,9 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may be closing at once; beyond that the oldest is cut.
 pub const CLOSING_MAX: usize = 256;
 
+/// A wait on the shared-memory board that takes longer is reported to the group.
+pub const LONG_WAIT: Duration = Duration::from_millis(250);
+
 /// How long the host at the other end of a connection may answer nothing, by default.
 pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(15);
 

@@ -261,6 +261,8 @@ impl<W: Workspace> Executor<W> {
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
             | LinkMessage::Note { .. }
+            | LinkMessage::Inquiry { .. }
+            | LinkMessage::Activity { .. }
             | LinkMessage::Device { .. } => return,
         };
         let result = match self.epochs.get_mut(&of) {
@@ -357,6 +359,22 @@ impl<W: Workspace> Executor<W> {
     pub fn awaits(&self, op: OpId) -> Vec<Rank> {
         let op = self.epochs.get(&op.epoch).and_then(|epoch| epoch.ops.get(&op));
         op.map_or_else(Vec::new, Op::awaits)
+    }
+
+    /// When a started operation last made progress; none if it is not started.
+    pub fn moved_at(&self, op: OpId) -> Option<Time> {
+        self.epochs.get(&op.epoch)?.ops.get(&op).map(|op| op.moved)
+    }
+
+    /// Whether a member has begun a started operation: it has sent frames of it, or granted slots.
+    pub fn has_begun(&self, op: OpId, rank: Rank) -> bool {
+        let op = self.epochs.get(&op.epoch).and_then(|epoch| epoch.ops.get(&op));
+        op.is_some_and(|op| op.has_begun(rank))
+    }
+
+    /// When the last input of a peer arrived; none without a link.
+    pub fn heard_at(&self, peer: PeerId) -> Option<Time> {
+        self.puts.links.get(&peer).map(|link| link.input_at)
     }
 
     /// Whether an operation was decided, or its epoch closed.

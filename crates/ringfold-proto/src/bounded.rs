@@ -156,6 +156,8 @@ impl Bounded for LinkMessage {
             | Self::Fenced { .. }
             | Self::Mismatch { .. }
             | Self::Ping
+            | Self::Inquiry { .. }
+            | Self::Activity { .. }
             | Self::Goodbye { .. } => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::descriptor::Collective;
+use crate::group_call::{GroupCall, GroupCallKind};
 use crate::id::{GroupId, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
@@ -178,6 +179,8 @@ pub enum JointCall {
     Vote(Phase),
     /// A collective with this tag.
     Collective(Collective, Tag),
+    /// A call of a group of fixed ranks.
+    Group(GroupCall),
 }
 
 /// The name of the call, as in programs.
@@ -186,7 +189,14 @@ impl fmt::Display for JointCall {
         match self {
             Self::Vote(phase) => phase.fmt(f),
             Self::Collective(collective, tag) => write!(f, "{} {tag}", collective.call()),
+            Self::Group(call) => call.fmt(f),
         }
+    }
+}
+
+impl From<GroupCall> for JointCall {
+    fn from(call: GroupCall) -> Self {
+        Self::Group(call)
     }
 }
 
@@ -196,32 +206,56 @@ pub struct MissingPeer {
     pub who: PeerName,
     /// The call that it waits in, if any.
     pub waits_in: Option<JointCall>,
+    /// How long it has waited in it; 0 if that is not known.
+    pub waits_ms: u32,
     /// How long ago it was last heard, by the master or a neighbour; `None` if that is not known.
     pub heard_ms: Option<u32>,
+    /// Why it cannot do anything, as far as that is known.
+    pub trouble: Option<PeerTrouble>,
+}
+
+/// Why a peer that others wait for cannot do anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PeerTrouble {
+    /// Its process is stopped, by a signal or a debugger. Only a process on its host can tell.
+    Stopped,
+    /// It was asked what it does, and did not answer.
+    NoAnswer,
 }
 
 impl MissingPeer {
     /// A peer of which nothing else is known.
     pub fn unknown(who: PeerName) -> Self {
-        Self { who, waits_in: None, heard_ms: None }
+        Self { who, waits_in: None, waits_ms: 0, heard_ms: None, trouble: None }
     }
 
-    /// When it was heard, and what it does.
-    fn write_state(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(heard_ms) = self.heard_ms else {
-            return self.waits_in.map_or(Ok(()), |call| write!(f, "it waits in {call}"));
-        };
-        write!(f, "last heard {}.{} s ago", heard_ms / 1000, heard_ms % 1000 / 100)?;
-        match self.waits_in {
-            Some(call) => write!(f, ": alive, waits in {call}"),
-            None if heard_ms < limits::HEARD_LATELY_MS => write!(f, ": alive, computing"),
-            None => write!(f, ": silent"),
+    /// When it was heard, and what it does; none if nothing is known.
+    pub fn state(&self) -> Option<String> {
+        if self.heard_ms.is_none() && self.waits_in.is_none() && self.trouble.is_none() {
+            return None;
         }
+        let heard = self.heard_ms.map(|ms| format!("last heard {} s ago: ", tenths(ms)));
+        let since = Some(self.waits_ms).filter(|ms| *ms > 0).map(|ms| format!(" for {} s", tenths(ms)));
+        let does = match (self.trouble, self.waits_in) {
+            (Some(PeerTrouble::Stopped), _) => "its process is stopped".into(),
+            (Some(PeerTrouble::NoAnswer), _) => "it does not answer".into(),
+            // A peer that is known to wait is alive, whenever it was heard.
+            (None, Some(call)) => {
+                let who = if heard.is_some() { "alive," } else { "it" };
+                format!("{who} waits in {call}{}", since.unwrap_or_default())
+            }
+            (None, None) if self.heard_ms.is_some_and(|ms| ms < limits::HEARD_LATELY_MS) => {
+                "alive, computing".into()
+            }
+            (None, None) => "silent".into(),
+        };
+        Some(heard.unwrap_or_default() + &does)
     }
+}
 
-    fn has_state(&self) -> bool {
-        self.heard_ms.is_some() || self.waits_in.is_some()
-    }
+/// Milliseconds as seconds with one digit.
+fn tenths(ms: u32) -> String {
+    format!("{}.{}", ms / 1000, ms % 1000 / 100)
 }
 
 /// A call that waits for peers.
@@ -254,6 +288,15 @@ impl Wait {
         self.missing.iter().any(|missing| missing.waits_in.is_some())
     }
 
+    /// How long it has waited, as in ` for 42 s`; empty if that is not known.
+    pub fn duration(&self) -> String {
+        match self.waited_ms {
+            0 => String::new(),
+            short @ ..1000 => format!(" for {} s", tenths(short)),
+            long => format!(" for {} s", (u64::from(long) + 500) / 1000),
+        }
+    }
+
     /// The peers that it waits for.
     pub fn names(&self) -> impl Iterator<Item = &PeerName> {
         self.missing.iter().map(|missing| &missing.who)
@@ -264,27 +307,28 @@ impl Wait {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.names().map(|who| who.name.as_str()).collect();
-        match names.is_empty() {
-            true => write!(f, "waiting for the master")?,
-            false => write!(f, "waiting for {}", names.join(", "))?,
+        match (names.is_empty(), self.call) {
+            // A group has no master.
+            (true, Some(JointCall::Group(call))) => write!(f, "waiting in {call}")?,
+            (true, _) => write!(f, "waiting for the master")?,
+            (false, _) => write!(f, "waiting for {}", names.join(", "))?,
         }
-        if self.waited_ms > 0 {
-            write!(f, " for {} s", (u64::from(self.waited_ms) + 500) / 1000)?;
-        }
+        f.write_str(&self.duration())?;
         if let Some(call) = self.call.filter(|_| !names.is_empty()) {
             let they = if names.len() == 1 { "it has" } else { "they have" };
-            let what = if self.begun { "finished" } else { "called" };
+            let what = match call {
+                JointCall::Group(GroupCall { kind: GroupCallKind::Put { .. }, .. }) => "taken",
+                _ if self.begun => "finished",
+                _ => "called",
+            };
             write!(f, ": {they} not {what} {call}")?;
         }
-        let known: Vec<_> = self.missing.iter().filter(|missing| missing.has_state()).collect();
-        for (i, missing) in known.iter().enumerate() {
-            write!(f, "{}", if i == 0 { " (" } else { "; " })?;
-            if names.len() > 1 {
-                write!(f, "{}: ", missing.who)?;
-            }
-            missing.write_state(f)?;
-        }
-        if known.is_empty() { Ok(()) } else { write!(f, ")") }
+        let known = self.missing.iter().filter_map(|missing| {
+            let who = if names.len() > 1 { format!("{}: ", missing.who) } else { String::new() };
+            missing.state().map(|state| who + &state)
+        });
+        let known: Vec<_> = known.collect();
+        if known.is_empty() { Ok(()) } else { write!(f, " ({})", known.join("; ")) }
     }
 }
 

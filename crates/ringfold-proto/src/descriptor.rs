@@ -40,25 +40,6 @@ impl Collective {
         self.table_row().0
     }
 
-    /// The name of the collective with this number, without its ranks; none if there is none.
-    pub fn name_of(number: u64) -> Option<&'static str> {
-        let root = Rank(0);
-        let all = [
-            Self::AllReduce,
-            Self::ReduceScatter,
-            Self::AllGather,
-            Self::Broadcast { root },
-            Self::Barrier,
-            Self::Reduce { root },
-            Self::Gather { root },
-            Self::Scatter { root },
-            Self::AllToAll,
-            Self::Transfer { from: root, to: root },
-        ];
-        let name = all.into_iter().find(|collective| collective.number() == number)?.table_row().1;
-        Some(name.split(' ').next().unwrap_or(name))
-    }
-
     /// The number in fingerprints, the name in texts, and the root.
     fn table_row(self) -> (u64, &'static str, Option<Rank>) {
         match self {
@@ -79,6 +60,11 @@ impl Collective {
     pub fn name(self) -> &'static str {
         let (_, name, root) = self.table_row();
         if root.is_some() { name.split(' ').next().unwrap_or(name) } else { name }
+    }
+
+    /// The root, if it has one.
+    pub fn root(self) -> Option<Rank> {
+        self.table_row().2
     }
 
     /// The name of the call, as in programs.

@@ -16,6 +16,7 @@ pub mod dtype;
 pub mod epoch;
 pub mod event;
 pub mod frame;
+pub mod group_call;
 
 pub mod handshake;
 pub mod hello;

@@ -4,6 +4,7 @@
 //! connection; fences depend on that.
 
 use crate::cause::Cause;
+use crate::group_call::GroupCall;
 use crate::id::{EpochId, OpId};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,19 @@ pub enum LinkMessage {
     Note { epoch: EpochId, topic: u64, text: String },
     /// Members of one host: what the sender has done of `op` in the memory of its CUDA device.
     Device { op: OpId, stage: DeviceStage },
+    /// Fixed ranks: the sender has waited for the receiver for long, and asks what it does.
+    Inquiry { epoch: EpochId },
+    /// Fixed ranks: the answer to an inquiry.
+    Activity { epoch: EpochId, activity: RankActivity },
+}
+
+/// What a rank of a group does.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RankActivity {
+    /// The call that it waits in, and for how many milliseconds; none if it waits in no call of the group.
+    pub waits_in: Option<(GroupCall, u32)>,
+    /// How many collectives it has launched on its CUDA device.
+    pub launched: u64,
 }
 
 /// A stage of an operation in device memory.
@@ -49,8 +63,8 @@ pub enum DeviceStage {
 
 impl LinkMessage {
     /// Whether the message leaves before data that waits to be sent. A sender that is out of slots needs a grant now, and the
-    /// data may take seconds.
+    /// data may take seconds. An answer that is late is of no use.
     pub fn overtakes_data(&self) -> bool {
-        matches!(self, Self::Grant { .. } | Self::Abort { .. })
+        matches!(self, Self::Grant { .. } | Self::Abort { .. } | Self::Inquiry { .. } | Self::Activity { .. })
     }
 }

@@ -7,6 +7,7 @@ use ringfold_proto::cause::{
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::event::{Event, Level, LinkTransport, OpTally, PeerEvent, RecoveredState, StepDown};
+use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag, Term};
 use ringfold_proto::message::{Direction, Outcome, Phase};
 use ringfold_proto::peer::Failure;
@@ -30,7 +31,7 @@ fn cause() -> Cause {
 
 fn waits(is_mutual: bool) -> Wait {
     let call = JointCall::Vote(Phase::Sync);
-    let missing = MissingPeer { who: peer("b"), waits_in: is_mutual.then_some(call), heard_ms: Some(300) };
+    let missing = MissingPeer { waits_in: is_mutual.then_some(call), ..MissingPeer::unknown(peer("b")) };
     Wait { call: Some(call), waited_ms: 5000, missing: vec![missing], begun: false }
 }
 
@@ -124,7 +125,7 @@ fn peer_events() -> Vec<PeerEvent> {
         PeerEvent::EpochClosed { epoch, cause: None },
         PeerEvent::EpochClosed { epoch, cause: Some(cause()) },
         PeerEvent::OpStarted { op: op(), call },
-        PeerEvent::OpRunning { collective: "all-reduce", bytes: 4, waited: SECOND },
+        PeerEvent::OpRunning { call: GroupCall::plain(GroupCallKind::CloseWindow), waited: SECOND },
         PeerEvent::OpRejected { op: op(), why: why.clone() },
         ended(Some(op()), Ok(2)),
         ended(None, Err(failure())),
@@ -140,8 +141,8 @@ fn peer_events() -> Vec<PeerEvent> {
         PeerEvent::LinkFailed { peer: peer("b"), why },
         stalled(false),
         stalled(true),
-        PeerEvent::StillWaiting(waits(false)),
-        PeerEvent::StillWaiting(waits(true)),
+        PeerEvent::StillWaiting { group: String::new(), wait: waits(false) },
+        PeerEvent::StillWaiting { group: "g".into(), wait: waits(true) },
         PeerEvent::GroupFormed { group: "g".into(), rank, world, shares_memory: true },
         PeerEvent::GroupFailed { cause: cause() },
         PeerEvent::RankLeft { who: peer("b") },

@@ -13,6 +13,7 @@ const RUN: &[User] = &[User::Master, User::Peer];
 const JOINED: &[User] = &[User::Master, User::Peer, User::Relay];
 const LISTENING: &[User] = &[User::Master, User::Relay];
 const LINKED: &[User] = &[User::Peer, User::Group];
+const WAITING: &[User] = &[User::Master, User::Peer, User::Group];
 const RELAYING: &[User] = &[User::Peer, User::Relay];
 const TUNED: &[User] = &[User::Master, User::Group];
 const ALL_USERS: &[User] = &crate::USERS;
@@ -93,8 +94,8 @@ table! {
     EDGE_DISTRUST "edge_distrust" for MASTER: millis(0, LONG), "60s";
     /// How long a broken link may take to reconnect before it is reported.
     RELINK_MAX "relink_max" for PEER: within(0, 86_400), "5s";
-    /// Logs warn about calls that wait longer than this. A peer whose shared state was rejected and that makes no call for this long is evicted if others wait for it.
-    WARN_AFTER "warn_after" for RUN: within(10, 86_400), "5s";
+    /// Logs warn about calls that wait longer than this, and again after twice the time, and so on. A peer whose shared state was rejected and that makes no call for this long is evicted if others wait for it.
+    WARN_AFTER "warn_after" for WAITING: within(10, 86_400), "5s";
     /// How long two peers may take to make a link before the other end is reported as unreachable.
     LINK_MAX "link_max" for PEER: within(100, 3600), "4s";
     /// A link that owes data is reported after this long without any. At least `silence_max`.

@@ -24,7 +24,7 @@ use collective_run::{BoardContext, CollectiveRun};
 use exchange::Exchange;
 use one_shot::OneShot;
 use pipeline::Pipeline;
-use ringfold_fabric::arena::{Arena, ArenaMember};
+use ringfold_fabric::arena::{Arena, ArenaMember, WaitTerms};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
@@ -34,7 +34,6 @@ use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use settings::Settings;
 use std::sync::Arc;
-use std::time::Instant;
 use tile_reducer::TileReducer;
 
 /// One rank's access to the shared-memory board.
@@ -82,7 +81,7 @@ impl Board {
         Some(Self { member: arena.join(me)?, world, rounds: 0, collectives: 0, last: None })
     }
 
-    /// Runs a collective, together with all other ranks. The deadline is computed only if there is a wait.
+    /// Runs a collective, together with all other ranks. The terms are computed only if there is a wait.
     ///
     /// The caller multiplies the elements of [`PremulSum`](ringfold_proto::reduce_op::ReduceOp::PremulSum). The board does
     /// not quantize.
@@ -90,33 +89,34 @@ impl Board {
     /// # Panics
     /// If the lengths of the operands do not match descriptor and layout, or if it is a transfer.
     #[inline]
-    pub fn run(
+    pub fn run<'t, T: Into<WaitTerms<'t>>>(
         &mut self,
         descriptor: &Descriptor,
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'_>,
-        deadline: impl FnOnce() -> Instant,
+        terms: impl FnOnce() -> T,
     ) -> Result<(), BoardError> {
-        let mut deadline = once(deadline);
-        let outcome = self.attempt(descriptor, layout, tuning, operands, &mut deadline);
+        let mut terms = once(|| terms().into());
+        let outcome = self.attempt(descriptor, layout, tuning, operands, &mut terms);
         outcome.map_err(|error| self.abort(error))
     }
 
     /// As [`Board::run`], but with the same outcome on all ranks, also if a rank dies.
     ///
     /// A collective succeeds when all ranks have the result; this is decided by a word in the arena.
-    pub fn run_decided(
+    pub fn run_decided<'t>(
         &mut self,
         descriptor: &Descriptor,
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'_>,
-        deadline: Instant,
+        terms: impl Into<WaitTerms<'t>>,
     ) -> Result<(), BoardError> {
+        let terms = terms.into();
         let barrier =
             Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
-        let mut until = || deadline;
+        let mut until = || terms;
         // The number of the barrier. No rank can have decided it before this rank reaches it.
         let point = self.collectives + 2;
         let outcome = self
@@ -148,19 +148,29 @@ impl Board {
         self.member.sleeps()
     }
 
+    /// The round that the next collective begins with.
+    pub(crate) fn next_round(&self) -> u64 {
+        self.rounds
+    }
+
+    /// The number of collectives that were begun.
+    pub(crate) fn collectives(&self) -> u64 {
+        self.collectives
+    }
+
     /// Leaves the board: ranks that wait for this one fail.
     pub fn leave(&self) {
         self.member.leave();
     }
 
     #[inline]
-    fn attempt(
+    fn attempt<'t>(
         &mut self,
         descriptor: &Descriptor,
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'_>,
-        deadline: &mut impl FnMut() -> Instant,
+        terms: &mut impl FnMut() -> WaitTerms<'t>,
     ) -> Result<(), BoardError> {
         if self.member.arena().is_aborted() {
             return Err(BoardError::aborted(self.member.arena()));
@@ -181,13 +191,13 @@ impl Board {
             let chunk_bytes = settings.slot_bytes;
             let one_shot = OneShot { operands, reducer, me, world, root: None, bytes, chunk_bytes };
             let mut schedule = Exchange::new(one_shot, 0);
-            Pipeline::new(self.rounds, fingerprint).run(&mut self.member, &mut schedule, deadline)?;
+            Pipeline::new(self.rounds, fingerprint).run(&mut self.member, &mut schedule, terms)?;
             self.rounds += 1;
             return Ok(());
         }
         let context = BoardContext { me, world, settings };
         let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
-        run.run(&mut self.member, deadline)?;
+        run.run(&mut self.member, terms)?;
         self.rounds = run.next_round;
         Ok(())
     }
@@ -247,8 +257,8 @@ impl Board {
     }
 }
 
-fn once(deadline: impl FnOnce() -> Instant) -> impl FnMut() -> Instant {
-    let mut deadline = Some(deadline);
+fn once<T: Copy>(terms: impl FnOnce() -> T) -> impl FnMut() -> T {
+    let mut terms = Some(terms);
     let mut known = None;
-    move || *known.get_or_insert_with(|| (deadline.take().expect("called once"))())
+    move || *known.get_or_insert_with(|| (terms.take().expect("called once"))())
 }

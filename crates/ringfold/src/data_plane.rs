@@ -30,7 +30,7 @@ use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::event::LinkTransport;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Tag};
-use ringfold_proto::link_message::{DeviceStage, LinkMessage};
+use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::Direction;
 use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
@@ -112,6 +112,10 @@ pub(crate) enum PlaneEvent {
     Goodbye { peer: PeerId },
     /// A note of a member of a group of fixed ranks.
     Note { peer: PeerId, topic: u64, text: String },
+    /// A member of a group of fixed ranks asks what this one does.
+    Inquiry { peer: PeerId },
+    /// What a member of a group of fixed ranks does.
+    Activity { peer: PeerId, activity: RankActivity },
     /// A member of an elastic run has reached a stage of an operation in device memory.
     Device { peer: PeerId, op: OpId, stage: DeviceStage },
 }
@@ -353,6 +357,31 @@ impl DataPlane {
         self.medium.send(peer, LinkMessage::Note { epoch, topic, text });
     }
 
+    /// Asks a member what it does.
+    pub(crate) fn inquire(&mut self, peer: PeerId, epoch: EpochId) {
+        self.medium.send(peer, LinkMessage::Inquiry { epoch });
+    }
+
+    /// Tells a member what this one does.
+    pub(crate) fn tell_activity(&mut self, peer: PeerId, epoch: EpochId, activity: RankActivity) {
+        self.medium.send(peer, LinkMessage::Activity { epoch, activity });
+    }
+
+    /// When the last input of a member arrived.
+    pub(crate) fn heard_at(&self, peer: PeerId) -> Option<Time> {
+        self.executor.heard_at(peer)
+    }
+
+    /// When an operation last made progress.
+    pub(crate) fn moved_at(&self, op: OpId) -> Option<Time> {
+        self.executor.moved_at(op)
+    }
+
+    /// Whether a member has begun an operation, as far as this one has seen.
+    pub(crate) fn has_begun(&self, op: OpId, rank: Rank) -> bool {
+        self.executor.has_begun(op, rank)
+    }
+
     /// Tells a member which stage of an operation in device memory this one has reached.
     pub(crate) fn send_stage(&mut self, peer: PeerId, op: OpId, stage: DeviceStage) {
         self.medium.send(peer, LinkMessage::Device { op, stage });
@@ -453,15 +482,28 @@ impl DataPlane {
                     }
                 }
                 Some(Received::Message(message)) => {
-                    if message == LinkMessage::Ping {
-                        self.pinged.insert(from, now);
-                    }
+                    self.note_for_group(now, from, &message);
                     self.executor.handle_link_message(now, from, message);
                 }
             }
         }
         self.unread.insert(from);
         Ok(())
+    }
+
+    /// Notes what a message says of waits.
+    fn note_for_group(&mut self, now: Time, from: PeerId, message: &LinkMessage) {
+        let is_open = |epoch: &EpochId| self.executor.membership(*epoch).is_some();
+        match message {
+            LinkMessage::Ping => drop(self.pinged.insert(from, now)),
+            LinkMessage::Inquiry { epoch } if is_open(epoch) => {
+                self.said.push_back(PlaneEvent::Inquiry { peer: from });
+            }
+            LinkMessage::Activity { epoch, activity } if is_open(epoch) => {
+                self.said.push_back(PlaneEvent::Activity { peer: from, activity: *activity });
+            }
+            _ => {}
+        }
     }
 
     /// Begins a turn. Returns the links to read that the poller does not report.

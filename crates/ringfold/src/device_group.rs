@@ -11,6 +11,7 @@ pub(crate) mod element;
 mod folds;
 pub(crate) mod hosts;
 mod launch_queue;
+mod launch_watch;
 mod packet_limit;
 mod rank_names;
 pub(crate) mod registrar;
@@ -181,7 +182,7 @@ impl DeviceGroup {
         }
         let (arena, transfer_kernels) = arena.map_err(Error::from)?;
         let arena = Arc::new(arena);
-        let queue: Arc<Mutex<LaunchQueue>> = Arc::default();
+        let queue = Arc::new(Mutex::new(LaunchQueue::counted(group.launches()?)));
         let transfers = Arc::new(TransferQueues::new(group.world()));
         let calls = Calls { collectives: queue.clone(), transfers: transfers.clone() };
         registrar.start(&arena, calls)?;
@@ -435,7 +436,7 @@ impl DeviceGroup {
             return Some(error);
         }
         let left = self.arena.as_ref().and_then(|arena| arena.page().error())?;
-        let cause = self.names.cause(&left);
+        let cause = self.names.cause(&left, |rank| self.registrar.describe_wait(rank));
         self.all.abort_with(cause.clone());
         Some(self.all.failure().unwrap_or_else(|| Error::GroupFailed(Box::new(cause))))
     }

@@ -453,7 +453,11 @@ impl Driver {
                 self.machine.handle_link_stalled(peer, direction);
             }
             // Only groups of fixed ranks send these.
-            PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
+            PlaneEvent::Aborted { .. }
+            | PlaneEvent::Goodbye { .. }
+            | PlaneEvent::Note { .. }
+            | PlaneEvent::Inquiry { .. }
+            | PlaneEvent::Activity { .. } => {}
             PlaneEvent::Device { peer, op, stage } => self.hear_stage(peer, op, stage),
             PlaneEvent::LinkLost { peer, why } => {
                 self.note_lost_link(peer, why);
@@ -535,7 +539,9 @@ impl Driver {
                     transfer.assign(number, assignment);
                 }
             }
-            PeerAction::StillWaiting(note) => self.journal.post(PeerEvent::StillWaiting(note)),
+            PeerAction::StillWaiting(wait) => {
+                self.journal.post(PeerEvent::StillWaiting { group: String::new(), wait });
+            }
             PeerAction::Notify(event) => self.journal.post(*event),
             PeerAction::Complete { call, result } => self.complete(call, result),
         }

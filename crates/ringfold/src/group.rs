@@ -1,6 +1,7 @@
 //! Groups of fixed ranks: collectives, transfers and windows without a master.
 
 mod address_exchange;
+mod board_events;
 mod board_path;
 pub(crate) mod bootstrap;
 pub(crate) mod bootstrap_listener;
@@ -10,13 +11,14 @@ mod core;
 mod driver;
 mod environment;
 mod link_path;
+mod long_wait;
+mod member_name;
 mod notes;
 mod operation;
 mod queue;
 mod retired;
 mod split;
 mod vocabulary;
-mod watch;
 mod window_hub;
 mod work;
 
@@ -24,6 +26,7 @@ pub use address_exchange::AddressExchange;
 pub use bootstrap::Bootstrap;
 pub use bootstrap_listener::BootstrapListener;
 pub use builder::{GroupBuilder, Media};
+pub(crate) use long_wait::WatchedWait;
 pub(crate) use operation::{BufferLengths, OperationRequest, RankContext};
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use retired::finish_retired;

@@ -62,11 +62,12 @@ pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation,
-    Removal, StateRejection, Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, PeerTrouble,
+    ProtocolViolation, Removal, StateRejection, Wait, WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
+pub use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 pub use ringfold_proto::id::ReplicaId;
 pub use ringfold_proto::message::Replica;
 pub use ringfold_proto::peer::{Failure, FailureKind};

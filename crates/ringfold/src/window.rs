@@ -7,17 +7,19 @@ mod work;
 pub use work::WindowWork;
 
 use crate::error::{invalid, wait_for_cause};
-use crate::group::WindowHub;
+use crate::group::{WatchedWait, WindowHub};
 use crate::{Error, Group, limits};
 use opening::{Opened, Opening};
 use parking_lot::Mutex;
 use ringfold_fabric::channel::{Channel, ChannelError, Handle, Mark, Segment};
+use ringfold_fabric::limits::LONG_WAIT;
 use ringfold_fabric::memory::{Memory, RawMemory, View, lend};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
 use ringfold_fabric::signal_counters::SignalCounters;
 use ringfold_fabric::waiter::{Deadline, Policy};
 use ringfold_proto::cause::{Cause, PeerName, Wait};
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::Rank;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -285,10 +287,7 @@ impl Window {
             channels.end.signal().map_err(|error| self.inner.explain(rank, error))?;
         }
         for (rank, channels) in by_tcp() {
-            channels.end.wait(until).map_err(|error| match error {
-                ChannelError::Deadline { .. } => self.inner.fail_group(rank),
-                error => self.inner.explain(rank, error),
-            })?;
+            self.inner.wait_for_end(rank, &channels.end, until)?;
             channels.puts.forget_signals();
         }
         self.inner.group.barrier()
@@ -368,10 +367,33 @@ impl WindowInner {
 
     /// Waits until puts are sent. If that times out the group fails: a part of the put is sent already.
     fn flush(&self, to: usize, mark: Mark, until: Instant) -> Result<(), Error> {
-        match self.try_flush(to, mark, until)? {
-            true => Ok(()),
-            false => Err(self.fail_group(to)),
+        let kind = GroupCallKind::Put { to: Rank::from_index(to) };
+        self.watched(to, kind, until, |until| self.try_flush(to, mark, until))
+    }
+
+    /// Waits until a rank has made its last put, which it signals on a channel of its own.
+    fn wait_for_end(&self, rank: usize, end: &Channel, until: Instant) -> Result<(), Error> {
+        self.watched(rank, GroupCallKind::CloseWindow, until, |until| match end.wait(until) {
+            Ok(()) => Ok(true),
+            Err(ChannelError::Deadline { .. }) => Ok(false),
+            Err(error) => Err(self.explain(rank, error)),
+        })
+    }
+
+    /// Waits for a rank, and has the group report it if it takes long. If `wait` times out the group fails.
+    fn watched(
+        &self,
+        rank: usize,
+        kind: GroupCallKind,
+        until: Instant,
+        wait: impl Fn(Instant) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let began = Instant::now();
+        if wait(until.min(began + LONG_WAIT))? {
+            return Ok(());
         }
+        let watched = self.group.watch(GroupCall::plain(kind), rank, began, until);
+        if wait(until)? { Ok(()) } else { Err(self.fail_group(rank, watched.as_ref())) }
     }
 
     /// Waits until puts are sent. Returns whether they were in time.
@@ -512,13 +534,20 @@ impl WindowInner {
         wait_for_cause(|| self.check_peer(rank).err()).unwrap_or_else(failed)
     }
 
-    fn fail_group(&self, rank: usize) -> Error {
-        self.group.abort_with(Cause::Timeout(Wait::for_peers([self.peer_name(rank)])));
+    fn fail_group(&self, rank: usize, watched: Option<&WatchedWait>) -> Error {
+        let wait = watched.and_then(|watched| watched.describe(rank));
+        self.group
+            .abort_with(Cause::Timeout(wait.unwrap_or_else(|| Wait::for_peers([self.peer_name(rank)]))));
         self.hub.ended().unwrap_or(Error::Left)
     }
 
-    fn timed_out(&self, from: usize) -> Error {
-        Error::TimedOut(format!("timed out waiting for a signal from {}", self.name(from)))
+    fn timed_out(&self, from: usize, watched: Option<&WatchedWait>) -> Error {
+        let known = watched.and_then(|watched| watched.describe(from)).map(|wait| {
+            let state = wait.missing.first().and_then(|missing| missing.state());
+            wait.duration() + &state.map(|state| format!(" ({state})")).unwrap_or_default()
+        });
+        let known = known.unwrap_or_default();
+        Error::TimedOut(format!("timed out waiting for a signal from {}{known}", self.name(from)))
     }
 
     fn name(&self, rank: usize) -> &str {

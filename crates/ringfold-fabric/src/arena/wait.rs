@@ -2,6 +2,7 @@
 
 use super::geometry::SLEEPERS_AT;
 use super::{Arena, ArenaMember, Ranks};
+use crate::limits;
 use crate::waiter::sleep::{self, WakeWord as _};
 use crate::waiter::{Deadline, Over, Step, Wait};
 use core::sync::atomic::Ordering;
@@ -39,34 +40,66 @@ pub enum Stop {
     Interrupted,
 }
 
+/// Is told of a wait that takes long: longer than [`limits::LONG_WAIT`].
+pub trait LongWait {
+    /// The rank has waited for this long.
+    fn begin(&self, waited: Duration, deadline: Deadline);
+    /// The need is met. Not called if the wait fails.
+    fn end(&self);
+}
+
+/// When a wait ends by itself, and what is told of it.
+#[derive(Clone, Copy, Default)]
+pub struct WaitTerms<'a> {
+    /// When it ends.
+    pub deadline: Deadline,
+    /// What is told of it if it takes long.
+    pub long: Option<&'a dyn LongWait>,
+}
+
+impl<D: Into<Deadline>> From<D> for WaitTerms<'_> {
+    fn from(deadline: D) -> Self {
+        Self { deadline: deadline.into(), long: None }
+    }
+}
+
 impl ArenaMember {
-    /// Waits until the need is met. `deadline` is only called if that takes long.
+    /// Waits until the need is met. `terms` is only called if that takes more than a moment.
     #[inline]
-    pub fn wait<D: Into<Deadline>>(&mut self, need: Need, deadline: impl FnOnce() -> D) -> Result<(), Stop> {
+    pub fn wait<'a, T: Into<WaitTerms<'a>>>(
+        &mut self,
+        need: Need,
+        terms: impl FnOnce() -> T,
+    ) -> Result<(), Stop> {
         for _ in 0..self.waiter.first_checks() {
             if self.is_met(need) {
                 return Ok(());
             }
             core::hint::spin_loop();
         }
-        self.wait_slowly(need, deadline().into())
+        self.wait_slowly(need, terms().into())
     }
 
     #[cold]
-    fn wait_slowly(&mut self, need: Need, deadline: Deadline) -> Result<(), Stop> {
+    fn wait_slowly(&mut self, need: Need, terms: WaitTerms<'_>) -> Result<(), Stop> {
         // Others may need the slots that this rank has released.
         self.report();
         // Taken, not cloned: a clone costs two atomic operations on a shared counter.
         let cancel = self.cancel.take();
-        let wait = Wait::until(deadline).or_cancelled(cancel.as_ref().filter(|_| self.is_cancellable));
-        let waited = self.wait_by_clock(need, &wait);
+        let wait = Wait::until(terms.deadline).or_cancelled(cancel.as_ref().filter(|_| self.is_cancellable));
+        let waited = self.wait_by_clock(need, &wait, terms.long);
         self.cancel = cancel;
         waited
     }
 
-    fn wait_by_clock(&mut self, need: Need, wait: &Wait<'_>) -> Result<(), Stop> {
+    fn wait_by_clock(
+        &mut self,
+        need: Need,
+        wait: &Wait<'_>,
+        long: Option<&dyn LongWait>,
+    ) -> Result<(), Stop> {
         let mut has_blocked = false;
-        let waited = self.wait_marked(need, wait, &mut has_blocked);
+        let waited = self.wait_marked(need, wait, long, &mut has_blocked);
         self.sleeps += u64::from(has_blocked);
         // A rank that is late itself stays marked as waiting, so that others do not name it as missing.
         if has_blocked && !matches!(waited, Err(Stop::Late(_))) {
@@ -76,11 +109,20 @@ impl ArenaMember {
     }
 
     /// Waits by the clock. From the first time that the rank blocks it is marked as waiting, also while it checks.
-    fn wait_marked(&mut self, need: Need, wait: &Wait<'_>, has_blocked: &mut bool) -> Result<(), Stop> {
-        self.waiter.begin_at(Instant::now());
+    fn wait_marked(
+        &mut self,
+        need: Need,
+        wait: &Wait<'_>,
+        mut long: Option<&dyn LongWait>,
+        has_blocked: &mut bool,
+    ) -> Result<(), Stop> {
+        let began = Instant::now();
+        let mut told = None;
+        self.waiter.begin_at(began);
         loop {
             if self.is_met(need) {
                 self.waiter.finish();
+                told.inspect(|long: &&dyn LongWait| long.end());
                 return Ok(());
             }
             match self.waiter.step(wait) {
@@ -88,7 +130,12 @@ impl ArenaMember {
                 Step::CheckAll => self.check(need)?,
                 Step::Block(at_most) => {
                     *has_blocked = true;
+                    let at_most = if long.is_some() { at_most.min(limits::LONG_WAIT) } else { at_most };
                     self.block(need, at_most)?;
+                    let waited = began.elapsed();
+                    if long.is_some() && waited >= limits::LONG_WAIT && !self.is_met(need) {
+                        told = long.take().inspect(|long| long.begin(waited, wait.deadline));
+                    }
                 }
                 Step::Over(Over::Cancelled) => return Err(Stop::Interrupted),
                 Step::Over(Over::TimedOut) => {
@@ -96,7 +143,7 @@ impl ArenaMember {
                     let missing = self.missing(need);
                     if !missing.is_empty() {
                         self.check(need)?;
-                        return Err(Stop::Late(self.at_fault(missing)));
+                        return Err(Stop::Late(self.arena.at_fault(self.me, missing)));
                     }
                 }
             }
@@ -131,28 +178,6 @@ impl ArenaMember {
         if left.is_empty() { Ok(()) } else { Err(Stop::Left(left)) }
     }
 
-    /// The ranks that wait for nobody: of the missing ranks, and of those that these wait for.
-    fn at_fault(&self, missing: Ranks) -> Ranks {
-        let asleep = Ranks(self.arena.word(SLEEPERS_AT).load(Ordering::SeqCst));
-        let mut at_fault = Ranks::NONE;
-        let mut asked = Ranks::one(self.me);
-        let mut rest = missing.without(self.me);
-        while let Some(rank) = rest.next() {
-            asked.0 |= Ranks::one(rank).0;
-            let awaited = if asleep.contains(rank) {
-                self.arena.missing(self.arena.published_need(rank), rank)
-            } else {
-                Ranks::NONE
-            };
-            if awaited.is_empty() {
-                at_fault.0 |= Ranks::one(rank).0;
-            }
-            rest.0 |= awaited.0 & !asked.0;
-        }
-        // If all of them wait for each other, all are named.
-        if at_fault.is_empty() { missing } else { at_fault }
-    }
-
     /// The ranks that have not met the need.
     pub fn missing(&self, need: Need) -> Ranks {
         self.arena.missing(need, self.me)
@@ -180,6 +205,45 @@ impl Arena {
                 self.wake_word(rank.index()).wake_all();
             }
         }
+    }
+
+    /// The ranks that a rank waits for; none if it does not sleep. As in errors: those that wait for nobody.
+    pub fn awaited_by(&self, me: Rank) -> Ranks {
+        let sleepers = Ranks(self.word(SLEEPERS_AT).load(Ordering::SeqCst));
+        if me.index() >= self.geometry.world || !sleepers.contains(me) {
+            return Ranks::NONE;
+        }
+        let missing = self.missing(self.published_need(me), me);
+        if missing.is_empty() { missing } else { self.at_fault(me, missing) }
+    }
+
+    /// Whether a rank has announced a slot of this round or of a later one.
+    pub fn has_announced(&self, rank: Rank, first_round: u64) -> bool {
+        let rounds = 0..self.geometry.depth as u64;
+        let word = |round| self.word(self.geometry.header_at(rank.index(), round)).load(Ordering::Acquire);
+        rank.index() < self.geometry.world && rounds.map(word).any(|announced| announced > first_round)
+    }
+
+    /// The ranks that wait for nobody: of the missing ranks, and of those that these wait for.
+    fn at_fault(&self, me: Rank, missing: Ranks) -> Ranks {
+        let asleep = Ranks(self.word(SLEEPERS_AT).load(Ordering::SeqCst));
+        let mut at_fault = Ranks::NONE;
+        let mut asked = Ranks::one(me);
+        let mut rest = missing.without(me);
+        while let Some(rank) = rest.next() {
+            asked.0 |= Ranks::one(rank).0;
+            let awaited = if asleep.contains(rank) {
+                self.missing(self.published_need(rank), rank)
+            } else {
+                Ranks::NONE
+            };
+            if awaited.is_empty() {
+                at_fault.0 |= Ranks::one(rank).0;
+            }
+            rest.0 |= awaited.0 & !asked.0;
+        }
+        // If all of them wait for each other, all are named.
+        if at_fault.is_empty() { missing } else { at_fault }
     }
 
     fn missing(&self, need: Need, me: Rank) -> Ranks {

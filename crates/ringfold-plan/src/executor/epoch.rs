@@ -251,6 +251,8 @@ impl<W: Workspace> Epoch<W> {
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
             | LinkMessage::Note { .. }
+            | LinkMessage::Inquiry { .. }
+            | LinkMessage::Activity { .. }
             | LinkMessage::Device { .. } => {}
         }
         Ok(())

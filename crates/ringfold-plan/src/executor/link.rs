@@ -19,7 +19,7 @@ pub(super) struct Link {
     /// Input for epochs that are not open.
     pub(super) pending: Vec<Pending>,
     /// The time of the last input.
-    input_at: Time,
+    pub(super) input_at: Time,
     /// The time of the last output.
     output_at: Time,
     /// Puts that are not flushed.

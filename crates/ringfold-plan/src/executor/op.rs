@@ -24,6 +24,8 @@ pub(super) struct Op<W> {
     pub(super) plan: Arc<Plan>,
     pub(super) workspace: W,
     pub(super) started: Time,
+    /// When something last arrived for it, or was flushed.
+    pub(super) moved: Time,
     descriptor: Descriptor,
     done: Vec<bool>,
     /// The number of steps that are not done.
@@ -70,6 +72,7 @@ impl<W: Workspace> Op<W> {
             id,
             workspace,
             started: now,
+            moved: now,
             descriptor,
             done: vec![false; plan.steps.len()],
             remaining: plan.steps.len(),
@@ -187,6 +190,12 @@ impl<W: Workspace> Op<W> {
         lanes.filter(|(lane, (_, steps))| lane.flushed < steps.len()).map(|(_, (rank, _))| *rank).collect()
     }
 
+    /// Whether a rank has sent frames, or granted slots.
+    pub(super) fn has_begun(&self, rank: Rank) -> bool {
+        self.in_lane(rank).is_some_and(|lane| self.ins[lane].arrived > 0)
+            || self.out_lane(rank).is_some_and(|lane| self.outs[lane].was_granted)
+    }
+
     /// The ranks that the plan sends to or receives from, some of them twice.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         self.plan.sends.iter().chain(&self.plan.receives).map(|(rank, _)| *rank)
@@ -220,6 +229,7 @@ impl<W: Workspace> Op<W> {
     /// Does all work that is possible now.
     pub(super) fn run<M: Medium<Workspace = W>>(&mut self, context: &mut RunContext<'_, M>) {
         let plan = Arc::clone(&self.plan);
+        self.moved = context.now;
         for lane in 0..self.outs.len() {
             self.send(lane, &plan, context);
         }

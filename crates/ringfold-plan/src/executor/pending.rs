@@ -64,6 +64,8 @@ impl Pending {
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
             | LinkMessage::Note { .. }
+            | LinkMessage::Inquiry { .. }
+            | LinkMessage::Activity { .. }
             | LinkMessage::Device { .. } => {}
         }
         Ok(())

@@ -297,9 +297,8 @@ impl Serialize for PeerEvent {
                 f.op(op)?;
                 f.call(call)
             }
-            Self::OpRunning { collective, bytes, waited } => {
-                f.put("call", collective)?;
-                f.put("bytes", bytes)?;
+            Self::OpRunning { call, waited } => {
+                f.text("call", call)?;
                 f.duration("waited_us", *waited)
             }
             Self::OpRejected { op, why } => {
@@ -363,7 +362,12 @@ impl Serialize for PeerEvent {
                 f.put("direction", direction(*which))?;
                 f.put("reported", is_reported)
             }
-            Self::StillWaiting(warning) => f.waiting(warning),
+            Self::StillWaiting { group, wait } => {
+                if !group.is_empty() {
+                    f.put("group", group)?;
+                }
+                f.waiting(wait)
+            }
             Self::GroupFormed { group, rank, world, shares_memory } => {
                 f.put("group", group)?;
                 f.put("rank", rank.0)?;

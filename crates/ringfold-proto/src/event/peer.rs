@@ -1,8 +1,9 @@
 //! Events of a peer of an elastic run, and of a rank of a group.
 
 use super::{Level, event_names};
-use crate::cause::{Cause, PeerName, Wait};
+use crate::cause::{Cause, JointCall, PeerName, Wait};
 use crate::descriptor::Descriptor;
+use crate::group_call::GroupCall;
 use crate::id::{EpochId, GroupId, OpId, Rank, Revision, Tag};
 use crate::message::{Direction, Phase};
 use crate::peer::Failure;
@@ -62,10 +63,9 @@ pub enum PeerEvent {
         op: OpId,
         call: Descriptor,
     },
-    /// A collective in shared memory has been running for a while.
+    /// A call waits outside of the operations over links: in shared memory, a window, or on a device.
     OpRunning {
-        collective: &'static str,
-        bytes: u64,
+        call: GroupCall,
         waited: Duration,
     },
     /// The executor rejects an operation: a defect.
@@ -134,7 +134,11 @@ pub enum PeerEvent {
         is_reported: bool,
     },
     /// A call waits for live peers.
-    StillWaiting(Wait),
+    StillWaiting {
+        /// The name of a group of fixed ranks; empty if it has none.
+        group: String,
+        wait: Wait,
+    },
     /// A group of fixed ranks is complete.
     GroupFormed {
         group: String,
@@ -246,9 +250,7 @@ impl fmt::Display for PeerEvent {
             Self::EpochClosed { epoch, cause: Some(cause) } => write!(f, "{epoch} is closed: {cause}"),
             Self::EpochClosed { epoch, cause: None } => write!(f, "{epoch} is closed"),
             Self::OpStarted { op, call } => write!(f, "{op} is running: {call}"),
-            Self::OpRunning { collective, bytes, waited } => {
-                write!(f, "{collective} of {bytes} bytes has been running for {waited:?}")
-            }
+            Self::OpRunning { call, waited } => write!(f, "{call} has been waiting for {waited:?}"),
             Self::OpRejected { op, why } => write!(f, "cannot start {op}: {why}"),
             Self::OpEnded { op, tag, call, result, duration, .. } => {
                 match op {
@@ -286,10 +288,19 @@ impl fmt::Display for PeerEvent {
             Self::LinkStalled { peer, direction, .. } => {
                 write!(f, "the link with {peer} makes no progress ({direction:?})")
             }
-            Self::StillWaiting(wait) if wait.is_mutual() => {
-                write!(f, "still {wait}: do all peers use the same tags in the same order?")
+            Self::StillWaiting { group, wait } => {
+                if !group.is_empty() {
+                    write!(f, "{group}: ")?;
+                }
+                write!(f, "still {wait}")?;
+                match wait.call.filter(|_| wait.is_mutual()) {
+                    Some(JointCall::Group(_)) => {
+                        write!(f, ": do all ranks make the same calls in the same order?")
+                    }
+                    Some(_) => write!(f, ": do all peers use the same tags in the same order?"),
+                    None => Ok(()),
+                }
             }
-            Self::StillWaiting(wait) => write!(f, "still {wait}"),
             Self::GroupFormed { group, rank, world, shares_memory } => {
                 let how = if *shares_memory { "shared memory" } else { "links" };
                 write!(f, "the group {group:?} is formed: {rank} of {world}, by {how}")

@@ -154,6 +154,7 @@ impl Master {
                 _ if self.is_connecting(record) => "connecting".into(),
                 (_, Some((JointCall::Collective(kind, tag), _))) => format!("in {} {tag}", kind.name()),
                 (_, Some((JointCall::Vote(phase), _))) => format!("voting in {phase}"),
+                (_, Some((JointCall::Group(call), _))) => format!("in {call}"),
                 (_, None) => "computing".into(),
             },
             call: call.map(|(call, _)| call.to_string()),

@@ -132,6 +132,7 @@ impl Master {
             who: self.peer_name(*peer),
             waits_in: self.waits_in(*peer).filter(|in_call| call.is_none_or(|(call, _)| call != *in_call)),
             heard_ms: self.roster.get(*peer).map(|record| millis(now, record.heard_at)),
+            ..MissingPeer::unknown(self.peer_name(*peer))
         };
         Wait {
             call: call.map(|(call, _)| call),

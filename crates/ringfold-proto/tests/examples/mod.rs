@@ -1,8 +1,8 @@
 //! An example of every variant of every message. A new variant does not compile until it has an example here.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    ReplicaRejection, StateRejection, Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, PeerTrouble, ProtocolViolation,
+    Removal, ReplicaRejection, StateRejection, Wait, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -11,6 +11,7 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
+use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::handshake::CertificateProblem;
 use ringfold_proto::hello::{
     ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
@@ -18,7 +19,7 @@ use ringfold_proto::hello::{
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, RunId, Seq, Tag, Term,
 };
-use ringfold_proto::link_message::{DeviceStage, LinkMessage};
+use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Replica,
     Request, Resume, RoundNumbers, ToMaster, ToPeer,
@@ -194,7 +195,9 @@ examples! { to_peer_messages: ToPeer {
         missing: vec![MissingPeer {
             who: named(B),
             waits_in: Some(JointCall::Collective(Collective::AllReduce, Tag(5))),
+            waits_ms: 41_500,
             heard_ms: Some(300),
+            trouble: None,
         }],
     });
 } }
@@ -214,13 +217,31 @@ examples! {
     "note", LinkMessage::Note { .. } => LinkMessage::Note { epoch: EPOCH, topic: 300, text: "meet here".into() };
     "device", LinkMessage::Device { .. } =>
         LinkMessage::Device { op: OP, stage: DeviceStage::Offered { memory: vec![1, 2, 254] } };
+    "inquiry", LinkMessage::Inquiry { .. } => LinkMessage::Inquiry { epoch: EPOCH };
+    "activity", LinkMessage::Activity { .. } => LinkMessage::Activity {
+        epoch: EPOCH,
+        activity: RankActivity { waits_in: Some((receive(), 9_200)), launched: 300 },
+    };
 } }
+
+fn receive() -> GroupCall {
+    let kind = GroupCallKind::Recv { from: Rank(3) };
+    GroupCall { kind, number: 412, tag: 7, count: 1024, dtype: DType::F32 }
+}
 
 examples! { causes: Cause {
     "peer-lost", Cause::PeerLost { .. } => Cause::PeerLost { who: named(B), how: Departure::Left };
     "link-lost", Cause::LinkLost { .. } => Cause::LinkLost { from: named(A), to: named(B) };
     "mismatch", Cause::Mismatch { .. } => Cause::Mismatch { one: waiting(A), other: waiting(B) };
-    "timeout", Cause::Timeout(_) => Cause::Timeout(Wait::for_peers([named(A), named(B)]));
+    "timeout", Cause::Timeout(_) => Cause::Timeout(Wait {
+        call: Some(receive().into()),
+        waited_ms: 600_000,
+        begun: true,
+        missing: vec![
+            MissingPeer { trouble: Some(PeerTrouble::NoAnswer), ..MissingPeer::unknown(named(A)) },
+            MissingPeer::unknown(named(B)),
+        ],
+    });
     "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
     "given-up", Cause::AbortedByUser { .. } => Cause::AbortedByUser { who: named(A) };

@@ -168,7 +168,8 @@ fn peers_that_wait_in_different_tags_are_told_of_each_other() {
         let call = |tag| JointCall::Collective(Collective::AllReduce, Tag(tag));
         let [wait] = &run.peers[who.0].warnings[..] else { panic!("one warning") };
         let heard_ms = wait.missing[0].heard_ms;
-        let missing = vec![MissingPeer { who: run.named(other), waits_in: Some(call(its)), heard_ms }];
+        let waits_in = Some(call(its));
+        let missing = vec![MissingPeer { waits_in, heard_ms, ..MissingPeer::unknown(run.named(other)) }];
         assert_eq!(*wait, Wait { call: Some(call(mine)), waited_ms: wait.waited_ms, missing, begun: false });
         assert!(wait.is_mutual());
     }

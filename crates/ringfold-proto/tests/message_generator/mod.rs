@@ -2,8 +2,8 @@
 //! all values are zero and all lists empty.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    ReplicaRejection, StateRejection, Wait, WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, PeerTrouble, ProtocolViolation,
+    Removal, ReplicaRejection, StateRejection, Wait, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -11,11 +11,12 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
+use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, Seq, Tag, Term,
 };
 use ringfold_proto::limits;
-use ringfold_proto::link_message::{DeviceStage, LinkMessage};
+use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Replica,
     Request, Resume, RoundNumbers, ToMaster, ToPeer,
@@ -140,7 +141,7 @@ impl MessageGenerator<'_> {
 
     /// A message on a data connection.
     pub fn link(&mut self) -> LinkMessage {
-        match self.below(10) {
+        match self.below(12) {
             0 => LinkMessage::Grant { op: self.op(), slots: self.list(300, |d| d.u32() as u16) },
             1 => LinkMessage::Want { op: self.op() },
             2 => LinkMessage::Return { epoch: self.epoch(), slots: self.list(300, |d| d.u32() as u16) },
@@ -150,6 +151,12 @@ impl MessageGenerator<'_> {
             6 => LinkMessage::Goodbye { epoch: self.epoch() },
             7 => LinkMessage::Note { epoch: self.epoch(), topic: self.u64(), text: self.text(200) },
             8 => LinkMessage::Device { op: self.op(), stage: self.device_stage() },
+            9 => LinkMessage::Inquiry { epoch: self.epoch() },
+            10 => {
+                let waits_in = self.maybe(|d| (d.group_call(), d.u32()));
+                let activity = RankActivity { waits_in, launched: self.u64() };
+                LinkMessage::Activity { epoch: self.epoch(), activity }
+            }
             _ => LinkMessage::Ping,
         }
     }
@@ -496,9 +503,31 @@ impl MessageGenerator<'_> {
     }
 
     fn joint_call(&mut self) -> JointCall {
-        match self.bool() {
-            true => JointCall::Vote(self.one_of(&Phase::ALL)),
-            false => JointCall::Collective(self.collective(), Tag(self.u64())),
+        match self.below(3) {
+            0 => JointCall::Vote(self.one_of(&Phase::ALL)),
+            1 => JointCall::Collective(self.collective(), Tag(self.u64())),
+            _ => self.group_call().into(),
+        }
+    }
+
+    fn group_call(&mut self) -> GroupCall {
+        let rank = Rank(self.u32() as u16);
+        let kinds = [
+            GroupCallKind::Collective(self.collective()),
+            GroupCallKind::Send { to: rank },
+            GroupCallKind::Recv { from: rank },
+            GroupCallKind::Put { to: rank },
+            GroupCallKind::Signal { to: rank },
+            GroupCallKind::WaitSignal { from: rank },
+            GroupCallKind::CloseWindow,
+            GroupCallKind::OnDevice,
+        ];
+        GroupCall {
+            kind: self.one_of(&kinds),
+            number: self.u64(),
+            tag: self.u32(),
+            count: self.u64(),
+            dtype: self.one_of(DType::ALL),
         }
     }
 
@@ -509,7 +538,9 @@ impl MessageGenerator<'_> {
             missing: self.list(limits::NAMES_IN_ERROR_MAX, |d| MissingPeer {
                 who: d.named(),
                 waits_in: d.bool().then(|| d.joint_call()),
+                waits_ms: d.u32(),
                 heard_ms: d.bool().then(|| d.u32()),
+                trouble: d.maybe(|d| d.one_of(&[PeerTrouble::Stopped, PeerTrouble::NoAnswer])),
             }),
             begun: self.bool(),
         }

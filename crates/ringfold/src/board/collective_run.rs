@@ -13,11 +13,10 @@ use super::pipeline::{Pipeline, RoundSchedule};
 use super::settings::Settings;
 use super::size_table::SizeTable;
 use super::tile_reducer::TileReducer;
-use ringfold_fabric::arena::{ArenaMember, Ranks};
+use ringfold_fabric::arena::{ArenaMember, Ranks, WaitTerms};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
-use std::time::Instant;
 
 pub(super) struct CollectiveRun<'a> {
     stage: Stage<'a>,
@@ -89,18 +88,18 @@ impl<'a> CollectiveRun<'a> {
         Ok(progress)
     }
 
-    pub(super) fn run(
+    pub(super) fn run<'t>(
         &mut self,
         member: &mut ArenaMember,
-        deadline: &mut impl FnMut() -> Instant,
+        terms: &mut impl FnMut() -> WaitTerms<'t>,
     ) -> Result<(), BoardError> {
         loop {
             match &mut self.stage {
-                Stage::OneShot(schedule) => self.pipeline.run(member, schedule, deadline),
-                Stage::BlockReduce(schedule) => self.pipeline.run(member, schedule, deadline),
-                Stage::Multicast(schedule) => self.pipeline.run(member, schedule, deadline),
-                Stage::Personalized(schedule) => self.pipeline.run(member, schedule, deadline),
-                Stage::SizeTable { sizes, .. } => self.pipeline.run(member, sizes, deadline),
+                Stage::OneShot(schedule) => self.pipeline.run(member, schedule, terms),
+                Stage::BlockReduce(schedule) => self.pipeline.run(member, schedule, terms),
+                Stage::Multicast(schedule) => self.pipeline.run(member, schedule, terms),
+                Stage::Personalized(schedule) => self.pipeline.run(member, schedule, terms),
+                Stage::SizeTable { sizes, .. } => self.pipeline.run(member, sizes, terms),
                 Stage::Done => return Ok(()),
             }?;
             if !self.advance()? {

@@ -1,9 +1,9 @@
 //! Runs the schedule of a rank step by step, each as soon as its inputs are available.
 
 use super::BoardError;
-use ringfold_fabric::arena::{ArenaMember, Fill, Need, Ranks, StepSlots, Stop};
+use ringfold_fabric::arena::{ArenaMember, Fill, Need, Ranks, StepSlots, Stop, WaitTerms};
+use ringfold_fabric::waiter::Deadline;
 use ringfold_proto::id::Rank;
-use std::time::Instant;
 
 /// The steps of one rank in a collective.
 ///
@@ -92,23 +92,23 @@ impl Pipeline {
     }
 
     #[inline]
-    pub(super) fn run<S: RoundSchedule>(
+    pub(super) fn run<'t, S: RoundSchedule>(
         &mut self,
         member: &mut ArenaMember,
         schedule: &mut S,
-        deadline: &mut impl FnMut() -> Instant,
+        terms: &mut impl FnMut() -> WaitTerms<'t>,
     ) -> Result<(), BoardError> {
         let mut steps = 0;
         loop {
             match self.poll(member, schedule)? {
                 Progress::Done => return Ok(()),
                 Progress::Blocked(need) => {
-                    member.wait(need, &mut *deadline).map_err(|stop| failure(member, stop))?
+                    member.wait(need, &mut *terms).map_err(|stop| failure(member, stop))?
                 }
                 Progress::Moved => {
                     steps += 1;
                     if steps % STEPS_PER_CHECK == 0 {
-                        check_abort_and_deadline(member, deadline())?;
+                        check_abort_and_deadline(member, terms().deadline)?;
                     }
                 }
             }
@@ -117,11 +117,11 @@ impl Pipeline {
 }
 
 #[cold]
-fn check_abort_and_deadline(member: &ArenaMember, deadline: Instant) -> Result<(), BoardError> {
+fn check_abort_and_deadline(member: &ArenaMember, deadline: Deadline) -> Result<(), BoardError> {
     if member.arena().aborted().is_some() {
         return Err(failure(member, Stop::Aborted));
     }
-    if Instant::now() >= deadline { Err(failure(member, Stop::Late(Ranks::NONE))) } else { Ok(()) }
+    if deadline.is_over() { Err(failure(member, Stop::Late(Ranks::NONE))) } else { Ok(()) }
 }
 
 #[cold]

@@ -16,7 +16,7 @@ use ringfold_cuda::device_arena::{
 };
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_kernels::divide;
-use ringfold_proto::cause::{Cause, PeerName, Wait, WaitingPeer};
+use ringfold_proto::cause::{Cause, MissingPeer, PeerName, Wait, WaitingPeer};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -198,7 +198,12 @@ fn renamed(cause: &Cause, name: impl Fn(&PeerName) -> PeerName) -> Cause {
     match cause {
         Cause::PeerLost { who, how } => Cause::PeerLost { who: name(who), how: how.clone() },
         Cause::LinkLost { from, to } => Cause::LinkLost { from: name(from), to: name(to) },
-        Cause::Timeout(wait) => Cause::Timeout(Wait::for_peers(wait.names().map(name))),
+        Cause::Timeout(wait) => {
+            let renamed = |missing: &MissingPeer| MissingPeer { who: name(&missing.who), ..missing.clone() };
+            // The calls of the part are not those of the user.
+            let missing = wait.missing.iter().map(renamed).collect();
+            Cause::Timeout(Wait { call: None, missing, ..*wait })
+        }
         Cause::Unable { who } => Cause::Unable { who: name(who) },
         Cause::AbortedByUser { who } => Cause::AbortedByUser { who: name(who) },
         Cause::Mismatch { one, other } => {
@@ -371,7 +376,7 @@ impl BridgeThread {
             let job = self.poll(if is_closing { CLOSING_GRACE } else { IDLE_WAIT });
             // A kernel that failed has handed over nothing, and the other hosts wait.
             if let Some(left) = self.host.page().error() {
-                self.all.abort_with(self.names.cause(&left));
+                self.all.abort_with(self.names.cause(&left, |_| None));
                 return;
             }
             let Some(job) = job else {

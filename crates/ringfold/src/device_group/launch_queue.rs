@@ -5,6 +5,7 @@ use core::time::Duration;
 use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The maximum number of unfinished calls whose memory is kept alive.
@@ -21,6 +22,8 @@ pub(super) struct LaunchQueue {
     last_stream: Option<u64>,
     /// The number of calls so far, except those in graphs.
     issued: u64,
+    /// The same, for other threads.
+    launched: Option<Arc<AtomicU64>>,
     spare: Vec<Event>,
     /// The id of the last capture, and an event after its last call.
     captured: Option<(u64, Arc<Event>)>,
@@ -71,6 +74,11 @@ struct QueuedCall {
 }
 
 impl LaunchQueue {
+    /// A queue that counts its calls for other threads.
+    pub(super) fn counted(launched: Arc<AtomicU64>) -> Self {
+        Self { launched: Some(launched), ..Self::default() }
+    }
+
     /// Makes later work on a stream start after all calls queued before, on any stream.
     ///
     /// Streams are told apart by their numbers: a handle may be that of a destroyed stream, or of the per-thread stream. In a
@@ -114,6 +122,9 @@ impl LaunchQueue {
         stream.record(&end)?;
         self.queued.push_back(QueuedCall { end: end.clone(), _operands: operands });
         self.issued += 1;
+        if let Some(launched) = &self.launched {
+            launched.store(self.issued, Ordering::Relaxed);
+        }
         if self.queued.len() > KEPT_MAX {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;

@@ -19,10 +19,11 @@ impl RankNames {
         Ok(Self { me, names: members.map(Member::peer_name).collect() })
     }
 
-    /// The cause of an error that a kernel has reported.
-    pub(super) fn cause(&self, left: &DeviceError) -> Cause {
+    /// The cause of an error that a kernel has reported. `describe` knows the wait for a rank, if it has taken long.
+    pub(super) fn cause(&self, left: &DeviceError, describe: impl FnOnce(usize) -> Option<Wait>) -> Cause {
         let named = |rank: usize| self.names.get(rank).cloned();
-        let peer = left.peer.and_then(|peer| usize::try_from(peer).ok()).and_then(named);
+        let rank = left.peer.and_then(|peer| usize::try_from(peer).ok());
+        let peer = rank.and_then(named);
         let me = named(self.me);
         match (left.what, peer, me) {
             (DeviceWait::Bounds, _, Some(me)) => {
@@ -33,7 +34,14 @@ impl RankNames {
                 one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
                 other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },
             },
-            (_, peer, _) => Cause::Timeout(Wait::for_peers(peer)),
+            (_, peer, _) => {
+                let known = rank.and_then(describe).filter(|wait| wait.missing.len() == 1);
+                let Some((mut wait, who)) = known.zip(peer.clone()) else {
+                    return Cause::Timeout(Wait::for_peers(peer));
+                };
+                wait.missing[0].who = who;
+                Cause::Timeout(wait)
+            }
         }
     }
 }

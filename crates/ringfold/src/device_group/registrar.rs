@@ -4,12 +4,14 @@
 //! a topic of the device group. An operation on memory that not all ranks have opened goes through staging areas.
 
 use super::launch_queue::LaunchQueue;
+use super::launch_watch::LaunchWatch;
 use super::transfers::TransferQueues;
 use crate::{Error, Group};
 use core::fmt::Write as _;
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use ringfold_cuda::device_arena::{DeviceArena, MemoryOffer, SlotId, Standing};
+use ringfold_proto::cause::Wait;
 use std::collections::HashSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Weak};
@@ -92,6 +94,8 @@ struct Shared {
     wanted: Mutex<HashSet<u64>>,
     progress: Mutex<Progress>,
     changed: Condvar,
+    /// The oldest collective that is not done.
+    launches: Mutex<LaunchWatch>,
 }
 
 #[derive(Default)]
@@ -186,6 +190,11 @@ impl Registrar {
         while !is_done(&progress) && !self.shared.changed.wait_until(&mut progress, deadline).timed_out() {}
     }
 
+    /// What is known of the wait of this rank's collectives for another rank; none if they do not wait for long.
+    pub(super) fn describe_wait(&self, rank: usize) -> Option<Wait> {
+        self.shared.launches.lock().describe(rank)
+    }
+
     /// Ends the thread, and waits for that until the deadline.
     pub(super) fn end(&self, deadline: Instant) {
         let _ = self.requests.try_send(Request::End);
@@ -218,10 +227,8 @@ impl Clerk {
         loop {
             let request = if !self.closing.is_empty() || !self.leaving.is_empty() {
                 inbox.recv_timeout(CLOSING_PAUSE)
-            } else if has_registered {
-                inbox.recv_timeout(SWEEP)
             } else {
-                inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                inbox.recv_timeout(SWEEP)
             };
             let Some(arena) = self.arena.upgrade() else { break };
             match request {
@@ -236,7 +243,12 @@ impl Clerk {
                     Some(message) => self.hear(&arena, from, message),
                     None => tracing::warn!(from, "ignored an invalid message about registered memory"),
                 },
-                Err(RecvTimeoutError::Timeout) => self.sweep(&arena),
+                Err(RecvTimeoutError::Timeout) => {
+                    if has_registered {
+                        self.sweep(&arena);
+                    }
+                    self.watch_launches();
+                }
             }
             self.tell_left();
             self.close_unused();
@@ -245,6 +257,7 @@ impl Clerk {
             self.shared.progress.lock().handled += 1;
             self.shared.changed.notify_all();
         }
+        self.shared.launches.lock().stop();
         self.shared.progress.lock().has_ended = true;
         self.shared.changed.notify_all();
     }
@@ -261,6 +274,17 @@ impl Clerk {
                 tracing::warn!(%error, "large CUDA tensors go through staging areas");
             }
             Err(_) => {}
+        }
+    }
+
+    /// Has the group report a collective that waits for ranks that have not launched it.
+    fn watch_launches(&self) {
+        // A thread that launches may hold the lock for long.
+        let Some(mut calls) = self.calls.collectives.try_lock() else { return };
+        if let Ok(unfinished) = calls.unfinished() {
+            let done = calls.issued() - unfinished as u64;
+            drop(calls);
+            self.shared.launches.lock().look(&self.group, done, unfinished);
         }
     }
 

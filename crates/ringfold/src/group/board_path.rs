@@ -2,14 +2,16 @@
 
 use super::buffers::reduces;
 use super::core::Core;
+use super::long_wait::BoardWatch;
 use super::operation::{BufferUse, GroupSlices, OperationRequest};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::error::wait_for_cause;
 use crate::{Error, limits};
 use core::cell::Cell;
 use parking_lot::{Mutex, MutexGuard};
+use ringfold_fabric::arena::WaitTerms;
 use ringfold_fabric::waiter::CancelToken;
-use ringfold_proto::cause::{Cause, Departure, Wait, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -55,9 +57,6 @@ impl Core {
         let deadline = || {
             let now = Instant::now();
             waits_from.set(Some(now));
-            if self.journal.wants_ops() {
-                self.watch.begin(now, &request.descriptor);
-            }
             deadline(now)
         };
         let result = if self.restores {
@@ -65,8 +64,10 @@ impl Core {
         } else {
             // The board computes the deadline only if it has to wait.
             let OperationRequest { descriptor, layout, buffer_use, .. } = request;
-            let run = || board.run(descriptor, layout, &self.tuning, operands(slices, *buffer_use), deadline);
-            self.guarded(request, run)
+            let watch = BoardWatch::new(self, board, request);
+            let terms = || WaitTerms { deadline: deadline().into(), long: Some(&watch) };
+            let run = || board.run(descriptor, layout, &self.tuning, operands(slices, *buffer_use), terms);
+            self.guarded(&watch, run)
         };
         if let Some(from) = waits_from.get() {
             let slept = board.sleeps() != slept;
@@ -86,8 +87,10 @@ impl Core {
         let OperationRequest { descriptor, layout, buffer_use, .. } = request;
         let mut run = |slices: GroupSlices<'_>| {
             let operands = operands(slices, *buffer_use);
-            let run = || board.run_decided(descriptor, layout, &self.tuning, operands, deadline);
-            self.guarded(request, run)
+            let watch = BoardWatch::new(self, board, request);
+            let terms = WaitTerms { deadline: deadline.into(), long: Some(&watch) };
+            let run = || board.run_decided(descriptor, layout, &self.tuning, operands, terms);
+            self.guarded(&watch, run)
         };
         match slices {
             GroupSlices::InPlace(both) if *buffer_use != BufferUse::Read => {
@@ -125,25 +128,25 @@ impl Core {
     /// Runs a function on the board. An error or panic in it fails the group.
     fn guarded(
         &self,
-        request: &OperationRequest,
+        watch: &BoardWatch<'_>,
         run: impl FnOnce() -> Result<(), BoardError>,
     ) -> Result<(), Error> {
         match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(result) => result.map_err(|error| self.fail_group(request, error)),
+            Ok(result) => result.map_err(|error| self.fail_group(watch, error)),
             Err(panic) => Err(self.fail_after_panic(&*panic)),
         }
     }
 
     /// Fails the group after an error of the board, and returns the cause that all ranks see.
-    fn fail_group(&self, request: &OperationRequest, error: BoardError) -> Error {
+    fn fail_group(&self, watch: &BoardWatch<'_>, error: BoardError) -> Error {
         let fault = self.engine.with(|driver| {
             let name = |rank: Rank| driver.name(rank);
             let cause = match &error {
                 BoardError::Timeout { missing } => {
-                    Cause::Timeout(Wait::for_peers(driver.names(missing.iter().copied())))
+                    Cause::Timeout(driver.describe_wait(watch.id(), watch.call(), missing.clone()))
                 }
                 BoardError::Differs { rank } => Cause::Mismatch {
-                    one: WaitingPeer { who: name(self.rank()), call: request.descriptor.to_string() },
+                    one: WaitingPeer { who: name(self.rank()), call: watch.request.descriptor.to_string() },
                     other: WaitingPeer { who: name(*rank), call: "another call".into() },
                 },
                 BoardError::Left { rank } => Cause::PeerLost { who: name(*rank), how: Departure::Left },

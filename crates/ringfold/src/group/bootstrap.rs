@@ -7,8 +7,10 @@ mod cancel_check;
 mod host;
 mod join;
 pub(crate) mod messages;
+mod wait_notice;
 
 pub(super) use cancel_check::{CancelCheck, FailureCheck};
+pub(super) use wait_notice::WaitNotice;
 
 use super::address_exchange::{AddressExchange, FileExchange};
 use super::bootstrap_listener::{Announcement, BootstrapListener};
@@ -117,6 +119,7 @@ pub(super) struct LocalRank {
     /// Further addresses of rank 0's host.
     pub(super) known_hosts: Vec<IpAddr>,
     pub(super) cancel: CancelCheck,
+    pub(super) notice: WaitNotice,
     pub(super) deadline: Instant,
     /// The limits of its connections.
     pub(super) limits: ConnectionLimits,

@@ -1,17 +1,16 @@
 //! The configuration of a group, and how it is formed.
 
-use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, bootstrap};
+use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, WaitNotice, bootstrap};
 use super::core::Core;
-use super::driver::{Alarm, GroupDriver};
+use super::driver::{Alarm, GroupDriver, Waits};
 use super::environment::{Environment, parse_bootstrap};
+use super::member_name::member_name;
 use super::operation::RankContext;
 use super::queue::CollectiveQueue;
-use super::watch::BoardWatch;
 use super::{Group, Handle};
 use crate::board::Board;
 use crate::error::invalid;
 use crate::journal::{PeerEvent, Source, SourceKind};
-use crate::process_name::process_name;
 use crate::protection;
 use crate::settings::{self, Given, Settings, User, table};
 use crate::{Error, limits};
@@ -60,6 +59,7 @@ pub struct GroupBuilder {
     pub(super) media: Media,
     tuning: Option<Tuning>,
     timeout: Option<Duration>,
+    warn_after: Option<Duration>,
     unreachable_after: Option<Duration>,
     connect_timeout: Option<Duration>,
     streams: Option<u16>,
@@ -93,6 +93,7 @@ impl GroupBuilder {
             media: Media::Auto,
             tuning: None,
             timeout: None,
+            warn_after: None,
             unreachable_after: None,
             connect_timeout: None,
             streams: None,
@@ -175,6 +176,15 @@ impl GroupBuilder {
     /// The timeout of an operation, after which the group fails. Default: the setting `operation_timeout`, or 10 min.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long a rank waits for others before a warning in its log says for whom, and what they do. The next warnings come
+    /// after twice that time, four times, and so on. Zero: no warnings.
+    ///
+    /// Default: the setting `warn_after`, or 5 s.
+    pub fn warn_after(mut self, time: Duration) -> Self {
+        self.warn_after = Some(time);
         self
     }
 
@@ -295,6 +305,7 @@ impl GroupBuilder {
         let named = if self.name.is_empty() { name.clone() } else { format!("{} {name}", self.name) };
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(context.me);
+        let warn_after = self.warn_after.or_else(|| settings.time(&table::WARN_AFTER)).unwrap_or_default();
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
         let local = LocalRank {
             name: self.name.clone(),
@@ -309,6 +320,7 @@ impl GroupBuilder {
             bind,
             known_hosts: origin.known_hosts,
             cancel: CancelCheck::new(self.cancel.clone(), origin.doubt),
+            notice: WaitNotice::new(warn_after),
             deadline: until,
             limits: poller.limits(),
         };
@@ -332,10 +344,10 @@ impl GroupBuilder {
         let tuning = met.description.tuning;
         let stall_after = settings.time(&table::STALL_AFTER).unwrap_or(limits::STALL_AFTER);
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
-        let (journal, watch) =
-            (Source::new(SourceKind::Rank, named, &settings), Arc::<BoardWatch>::default());
-        let seams = (journal.clone(), watch.clone());
-        let driver = GroupDriver::new(mesh, me, met.description, alarm, stall_after, self.restores, seams)?;
+        let journal = Source::new(SourceKind::Rank, named, &settings);
+        let waits = Waits::new(self.name.clone(), warn_after, arena.clone());
+        let watched = (journal.clone(), waits);
+        let driver = GroupDriver::new(mesh, me, met.description, alarm, stall_after, self.restores, watched)?;
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             context,
@@ -352,7 +364,6 @@ impl GroupBuilder {
             board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
             queue: CollectiveQueue::default(),
             journal,
-            watch,
             blueprint: self.blueprint(),
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
@@ -432,10 +443,4 @@ fn link(core: &Core, cancel: &CancelCheck, until: Instant) -> Result<(), Error> 
             return cancelled.map_or(ended.result, Err);
         }
     }
-}
-
-fn member_name(rank: usize) -> String {
-    let rank = format!("rank {rank}");
-    let process = process_name(NAME_BYTES_MAX - rank.len() - " ()".len());
-    format!("{rank} ({process})")
 }

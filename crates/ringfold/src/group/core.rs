@@ -6,7 +6,6 @@ use super::driver::GroupDriver;
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, RankContext};
 use super::queue::{CollectiveQueue, QueuedCollective, Then, run_then};
 use super::retired;
-use super::watch::BoardWatch;
 use super::work::GroupWork;
 use crate::board::Board;
 use crate::journal::Source;
@@ -45,7 +44,6 @@ pub(super) struct Core {
     pub(super) board: Option<Mutex<Board>>,
     pub(super) queue: CollectiveQueue,
     pub(super) journal: Arc<Source>,
-    pub(super) watch: Arc<BoardWatch>,
     /// The settings that split groups inherit.
     /// Bytes of that memory that are kept.
     pub(super) spare_bytes_max: usize,
@@ -145,7 +143,7 @@ impl Core {
             }
             let buffers = on_host(operation.buffers, request.buffer_use).0;
             let deadline = self.deadline(operation.timeout);
-            let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
+            let started = self.engine.with(|driver| driver.start(&request, buffers, deadline, false))?;
             let call = started.map_err(|failed| failed.0)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }

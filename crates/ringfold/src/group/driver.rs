@@ -7,11 +7,15 @@ mod decision;
 mod events;
 #[cfg(test)]
 mod tests;
+mod wait_schedule;
+mod waits;
+
+pub(super) use waits::{Awaited, WaitId, Waits};
 
 use self::decision::Decisions;
+use self::wait_schedule::WaitSchedule;
 use super::notes::{NoteListener, Notes};
 use super::operation::{OperationRequest, TransferTag};
-use super::watch::BoardWatch;
 use super::window_hub::WindowHub;
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
@@ -25,6 +29,7 @@ use ringfold_fabric::reactor::{Callback, Drive, Expected, Outcomes, run_guarded}
 use ringfold_proto::cause::{Cause, Departure, PeerName, Wait, WaitingPeer};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::group_call::GroupCall;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
@@ -53,6 +58,7 @@ pub(crate) struct GroupDriver {
     /// Notes from members.
     notes: Notes,
     decisions: Decisions,
+    waits: Waits,
     /// Calls that end when no operation runs.
     awaits_quiet: Vec<CallId>,
     /// Why the group has failed.
@@ -60,10 +66,9 @@ pub(crate) struct GroupDriver {
     alarm: Alarm,
     windows: Arc<WindowHub>,
     ended: Vec<(CallId, GroupEnded)>,
-    /// Callbacks of the user, because the group has failed.
+    /// Callbacks of the user, because the group has failed, and warnings.
     callbacks: Vec<Callback>,
     journal: Arc<Source>,
-    board: Arc<BoardWatch>,
 }
 
 struct Running {
@@ -73,7 +78,12 @@ struct Running {
     decides: Option<OpId>,
     stage: Stage,
     descriptor: Descriptor,
+    /// The call, for texts.
+    named: GroupCall,
     deadline: Time,
+    /// Whether a caller waits for it; a transfer may only be posted.
+    is_waited: bool,
+    schedule: WaitSchedule,
     /// Whether the deadline was extended, because the awaited ranks wait themselves.
     is_put_off: bool,
     /// How often this rank pings the others while it waits, and when next.
@@ -117,7 +127,7 @@ impl GroupDriver {
         alarm: Alarm,
         stall_after: Duration,
         restores: bool,
-        (journal, board): (Arc<Source>, Arc<BoardWatch>),
+        (journal, waits): (Arc<Source>, Waits),
     ) -> Result<Self, Error> {
         let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
         let mut plane = DataPlane::new(mesh, stall_after, restores);
@@ -138,6 +148,7 @@ impl GroupDriver {
             left: BTreeSet::new(),
             notes: Notes::default(),
             decisions: Decisions::new(restores),
+            waits,
             awaits_quiet: Vec::new(),
             fault: None,
             alarm,
@@ -145,7 +156,6 @@ impl GroupDriver {
             ended: Vec::new(),
             callbacks: Vec::new(),
             journal,
-            board,
         })
     }
 
@@ -163,12 +173,13 @@ impl GroupDriver {
         call
     }
 
-    /// Starts an operation, or returns its buffers.
+    /// Starts an operation, or returns its buffers. `is_waited`: a caller waits for it from now on.
     pub(super) fn start(
         &mut self,
         request: &OperationRequest,
         buffers: HostBuffers,
         deadline: Instant,
+        is_waited: bool,
     ) -> Result<CallId, Box<(Error, HostBuffers)>> {
         let OperationRequest { descriptor, layout, .. } = request;
         let descriptor = *descriptor;
@@ -190,12 +201,17 @@ impl GroupDriver {
         let timeout = deadline.saturating_duration_since(Instant::now());
         let sign_every = (timeout / limits::SIGNS_PER_TIMEOUT).min(limits::SIGN_EVERY_MAX);
         let (deadline, next_sign, is_put_off) = (now + timeout, now + sign_every, false);
+        // The first collective is the barrier of connect.
+        let number = op.seq.0 + u64::from(tag != Tag(0));
         let running = Running {
             call: Some(call),
             decides: None,
             stage: Stage::Working,
             descriptor,
+            named: request.named(self.me, number),
             deadline,
+            is_waited,
+            schedule: WaitSchedule::new(now),
             is_put_off,
             sign_every,
             next_sign,
@@ -484,6 +500,8 @@ impl GroupDriver {
                     }
                 }
             }
+            PlaneEvent::Inquiry { peer } => self.answer(now, peer),
+            PlaneEvent::Activity { peer, activity } => self.hear_answer(now, peer, activity),
             PlaneEvent::Goodbye { peer } => {
                 if let Some(rank) = self.description.rank_of(peer) {
                     self.journal.post(PeerEvent::RankLeft { who: self.name(rank) });
@@ -532,6 +550,7 @@ impl Drive for GroupDriver {
         self.check_deadlines(now);
         self.show_waiting(now);
         self.post_running(now);
+        self.check_waits(now);
         if self.doubts_until().is_some_and(|at| at <= now) {
             self.end_doubt(now);
         }
@@ -545,11 +564,8 @@ impl Drive for GroupDriver {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        let timeout = self.plane.next_timeout(&self.clock, [deadline, self.doubts_until(), self.next_post()]);
-        match self.board_post_in() {
-            Some(at_most) => Some(timeout.map_or(at_most, |timeout| timeout.min(at_most))),
-            None => timeout,
-        }
+        let reports = [self.next_post(), self.next_wait_report()].into_iter().flatten().min();
+        self.plane.next_timeout(&self.clock, [deadline, self.doubts_until(), reports])
     }
 
     fn has_input(&self) -> bool {

@@ -25,7 +25,7 @@ impl Core {
             _ => None,
         };
         let (buffers, unpack) = on_host(buffers, request.buffer_use);
-        let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline));
+        let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline, true));
         let call = match started {
             Ok(Ok(call)) => call,
             Ok(Err(failed)) => {

@@ -7,6 +7,7 @@ use ringfold_fabric::memory::{Memory, View};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
+use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 use std::sync::Arc;
@@ -191,6 +192,19 @@ pub(crate) enum BufferUse {
 struct RequiredCounts {
     input: u64,
     output: u64,
+}
+
+impl OperationRequest {
+    /// The call of rank `me`, as texts name it.
+    pub(crate) fn named(&self, me: Rank, number: u64) -> GroupCall {
+        let Descriptor { collective, count, dtype, .. } = self.descriptor;
+        let kind = match collective {
+            Collective::Transfer { from, to } if from == me => GroupCallKind::Send { to },
+            Collective::Transfer { from, .. } => GroupCallKind::Recv { from },
+            collective => GroupCallKind::Collective(collective),
+        };
+        GroupCall { kind, number, tag: self.tag.0, count, dtype }
+    }
 }
 
 impl RankContext {

@@ -6,8 +6,10 @@ use super::operation::GroupBuffers;
 use super::queue::QueuedCollective;
 use crate::Error;
 use parking_lot::Mutex;
+use ringfold_fabric::limits::LONG_WAIT;
 use ringfold_proto::id::CallId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A handle of a submitted operation. Dropping it neither stops the operation nor frees its memory.
@@ -17,14 +19,13 @@ pub struct GroupWork {
 
 enum Kind {
     /// A collective, in the queue.
-    Collective {
-        core: Arc<Core>,
-        job: Arc<QueuedCollective>,
-    },
+    Collective { core: Arc<Core>, job: Arc<QueuedCollective> },
     Transfer {
         core: Arc<Core>,
         call: CallId,
         end: Mutex<Option<GroupEnded>>,
+        /// Whether the driver knows that a caller waits.
+        is_waited: AtomicBool,
     },
 }
 
@@ -34,7 +35,8 @@ impl GroupWork {
     }
 
     pub(super) fn transfer(core: Arc<Core>, call: CallId) -> Self {
-        Self { kind: Kind::Transfer { core, call, end: Mutex::new(None) } }
+        let (end, is_waited) = (Mutex::new(None), AtomicBool::new(false));
+        Self { kind: Kind::Transfer { core, call, end, is_waited } }
     }
 
     /// Waits for the end of the operation. May be called again.
@@ -46,7 +48,10 @@ impl GroupWork {
         }
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(None).unwrap_or(Err(Error::Left)),
-            Kind::Transfer { core, call, end } => {
+            Kind::Transfer { core, call, end, .. } => {
+                if let Some(result) = self.wait_until(Instant::now() + LONG_WAIT) {
+                    return result;
+                }
                 let mut end = end.lock();
                 end.get_or_insert_with(|| core.engine().wait(*call)).result.clone()
             }
@@ -68,11 +73,14 @@ impl GroupWork {
     fn wait_until(&self, until: Instant) -> Option<Result<(), Error>> {
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(Some(until)),
-            Kind::Transfer { core, call, end } => {
+            Kind::Transfer { core, call, end, is_waited } => {
                 // A thread in `wait` holds the lock.
                 let mut end = end.try_lock_until(until)?;
                 if end.is_none() {
-                    *end = Some(core.engine().wait_until(*call, Some(until))?);
+                    *end = core.engine().wait_until(*call, Some(until));
+                }
+                if end.is_none() && !is_waited.swap(true, Ordering::Relaxed) {
+                    let _ = core.engine().with(|driver| driver.note_waiter(*call));
                 }
                 end.as_ref().map(|end| end.result.clone())
             }
@@ -115,7 +123,7 @@ impl GroupWork {
     pub fn is_done(&self) -> bool {
         match &self.kind {
             Kind::Collective { job, .. } => job.is_done(),
-            Kind::Transfer { core, call, end } => {
+            Kind::Transfer { core, call, end, .. } => {
                 end.try_lock().is_some_and(|end| end.is_some()) || core.engine().has_ended(*call)
             }
         }
@@ -124,7 +132,7 @@ impl GroupWork {
 
 impl Drop for GroupWork {
     fn drop(&mut self) {
-        if let Kind::Transfer { core, call, end } = &mut self.kind
+        if let Kind::Transfer { core, call, end, .. } = &mut self.kind
             && end.get_mut().is_none()
         {
             core.engine().abandon(*call);

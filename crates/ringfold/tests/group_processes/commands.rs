@@ -2,7 +2,7 @@
 
 use super::rank_process::{LONG, now_ns};
 use crate::blocked::this_thread;
-use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp, Tuning};
+use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, Memory, ReduceOp, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -57,6 +57,8 @@ fn execute(group: &mut Option<Group>, command: &str, words: &[&str]) -> Reply {
     match command {
         "reduce" => reduce(group, number(0)),
         "barrier" => group.barrier(),
+        "wait-signal" => wait_signal(group, number(0)),
+        "window" => group.window(Memory::zeroed(8), &[]).map(drop),
         "send" => group.send(&vec![group.rank() as u32; number(1)], number(0)),
         "recv" => receive(group, number(0), number(1)),
         "endless-reduces" => endless(command, || reduce(group, number(0))),
@@ -123,6 +125,12 @@ fn restored(group: &Group, command: &str, op: &str, count: usize) -> String {
     unreachable!("an operation fails before")
 }
 
+/// Waits for a signal that does not come.
+fn wait_signal(group: &Group, from: usize) -> Result<(), Error> {
+    let window = group.window(Memory::zeroed(8), &[])?;
+    window.wait_signal(from, None)
+}
+
 fn receive(group: &Group, from: usize, count: usize) -> Result<(), Error> {
     let mut data = vec![u32::MAX; count];
     group.recv(&mut data, from)?;
@@ -181,6 +189,7 @@ fn builder(words: &[&str]) -> GroupBuilder {
             "name" => builder.name(value),
             "token" => builder.token(value),
             "chunk_bytes" => builder.tuning(Tuning { chunk_bytes: number() as u32, ..Tuning::default() }),
+            "warn_after_ms" => builder.warn_after(Duration::from_millis(number() as u64)),
             "timeout_ms" => builder.timeout(Duration::from_millis(number() as u64)),
             "connect_timeout_ms" => builder.connect_timeout(Duration::from_millis(number() as u64)),
             "restoring" => builder.restore_on_failure(number() == 1),

@@ -2,7 +2,7 @@
 
 use super::case::{BufferLists, Case, RankBuffers, TestRng};
 use super::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)

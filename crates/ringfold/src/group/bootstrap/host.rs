@@ -141,7 +141,14 @@ impl Host<'_> {
     /// Waits for all ranks, decides, and sends them the result.
     fn run(&mut self, at: &Bootstrap) -> Result<Bootstrapped, Error> {
         let local = self.local;
-        self.serve_until(|host| host.joined.len() + 1 == local.world, |host| host.missing(at))?;
+        self.serve_until(
+            |host| host.joined.len() + 1 == local.world,
+            |host| (host.missing(), format!("no connection at {at}{}", host.hint())),
+            |host| {
+                let (missing, hint) = (host.missing(), host.hint());
+                Error::BootstrapFailed(format!("timed out waiting for {missing} at {at}{hint}"))
+            },
+        )?;
         let may_share =
             |joined: &Joined| joined.join.may_share && joined.join.member.host == local.member.host;
         let may_share = local.may_share && self.joined.values().all(may_share);
@@ -168,6 +175,7 @@ impl Host<'_> {
         self.broadcast(&Reply::Welcome { description: Box::new(description.clone()), arena: offer })?;
         self.serve_until(
             |host| host.joined.values().all(|joined| joined.mapped.is_some()),
+            |_| ("other ranks".into(), "they have not mapped the shared memory".into()),
             |_| Error::BootstrapFailed("timed out waiting for all ranks to map shared memory".into()),
         )?;
         let shares = arena.is_some() && self.joined.values().all(|joined| joined.mapped == Some(true));
@@ -194,11 +202,13 @@ impl Host<'_> {
     fn serve_until(
         &mut self,
         is_done: impl Fn(&Self) -> bool,
+        waits_for: impl Fn(&Self) -> (String, String),
         timed_out: impl Fn(&Self) -> Error,
     ) -> Result<(), Error> {
         let (mut ready, clock, poller) = (Readiness::default(), self.place.clock(), self.place.poller());
         while !is_done(self) {
             self.local.cancel.check()?;
+            self.local.notice.check(|| waits_for(self).0, || waits_for(self).1);
             let left = self.local.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(timed_out(self));
@@ -258,15 +268,18 @@ impl Host<'_> {
         }
     }
 
-    fn missing(&self, at: &Bootstrap) -> Error {
-        let missing: Vec<_> =
-            (1..self.local.world as u16).filter(|rank| !self.joined.contains_key(rank)).collect();
-        let hint = if self.has_seen_strangers {
+    /// The ranks that have not joined.
+    fn missing(&self) -> String {
+        let all = 1..self.local.world as u16;
+        ranks(&all.filter(|rank| !self.joined.contains_key(rank)).collect::<Vec<_>>())
+    }
+
+    fn hint(&self) -> &'static str {
+        if self.has_seen_strangers {
             "; a connection with another token or certificate was rejected"
         } else {
             ""
-        };
-        Error::BootstrapFailed(format!("timed out waiting for {} at {at}{hint}", ranks(&missing)))
+        }
     }
 
     /// Reads the first message of a connection.

@@ -41,6 +41,7 @@ pub(super) fn join(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Er
     let mut backoff = backoff();
     loop {
         local.cancel.check()?;
+        local.notice.check(|| "rank 0".into(), || last.clone());
         let left = local.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let why = format!("timed out connecting to rank 0 at {at}: {last}");
@@ -130,6 +131,7 @@ fn dial(to: &Candidate<'_>, local: &LocalRank, poller: &Arc<Poller>) -> Result<D
     let mut next_read = begun + REREAD;
     let dialed = dial_while(&to.addresses, &credentials, timing, poller, |dialer| {
         local.cancel.check().map_err(JoinError::Final)?;
+        local.notice.check(|| "rank 0".into(), || "it does not answer".into());
         let now = Instant::now();
         let is_late = now >= local.deadline
             || to.is_certain && begun.elapsed() >= SILENCE_MAX
@@ -178,6 +180,7 @@ fn receive(
             return Ok(reply);
         }
         local.cancel.check().map_err(JoinError::Final)?;
+        local.notice.check(|| "other ranks".into(), || "they have not connected to rank 0".into());
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(JoinError::TimedOut);

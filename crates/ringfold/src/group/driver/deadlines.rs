@@ -2,9 +2,16 @@
 
 use super::{GroupDriver, Running, Stage};
 use crate::limits;
-use ringfold_proto::cause::{Cause, Wait};
+use ringfold_proto::cause::Cause;
 use ringfold_proto::id::{OpId, Rank};
 use ringfold_proto::time::Time;
+
+/// The ranks that are missing in an operation.
+pub(super) struct Missing {
+    pub(super) ranks: Vec<Rank>,
+    /// Whether all ranks that the operation waits for directly wait themselves.
+    all_wait: bool,
+}
 
 impl GroupDriver {
     /// Fails the group if an operation has missed its deadline.
@@ -23,32 +30,38 @@ impl GroupDriver {
         }
         self.pump(now);
         let Some(op) = late(self).filter(|_| self.fault.is_none()) else { return };
-        let mut waited_for = self.plane.awaits(op);
+        let missing = self.missing(now, op);
         let Some(running) = self.running.get_mut(&op) else { return };
-        let plane = &self.plane;
-        let members = &self.description.members;
-        let is_recent = |at: Time| now.since(at) < running.sign_every * limits::SIGNS_MISSED_MAX;
-        let waits = |rank: &Rank| plane.pinged_at(members[rank.index()].peer).is_some_and(is_recent);
         // Ranks that wait themselves know better which rank is missing, and their deadline passes now, too. A process that
         // finds out much too late was stopped, and the others report the cause.
-        let all_wait = running.is_collective() && !waited_for.is_empty() && waited_for.iter().all(waits);
         let was_stopped = now.since(running.deadline) > running.sign_every;
-        if !running.is_put_off && (all_wait || was_stopped) {
+        if !running.is_put_off && (missing.all_wait || was_stopped) {
             (running.is_put_off, running.deadline) = (true, now + running.sign_every);
             return;
         }
+        let wait = self.wait_in_op(now, op, missing.ranks);
+        self.fail(now, Cause::Timeout(wait));
+    }
+
+    /// The ranks that an operation waits for and that do not wait themselves; all that it waits for if there are none.
+    pub(super) fn missing(&self, now: Time, op: OpId) -> Missing {
+        let mut ranks = self.plane.awaits(op);
+        let Some(running) = self.running.get(&op).filter(|running| running.is_collective()) else {
+            return Missing { ranks, all_wait: false };
+        };
+        let is_recent = |at: Time| now.since(at) < running.sign_every * limits::SIGNS_MISSED_MAX;
+        let peer = |rank: &Rank| self.description.members[rank.index()].peer;
+        let waits = |rank: &Rank| self.plane.pinged_at(peer(rank)).is_some_and(is_recent);
+        let all_wait = !ranks.is_empty() && ranks.iter().all(waits);
         if all_wait {
-            let me = self.me;
-            let others = (0..members.len()).map(Rank::from_index).filter(|rank| *rank != me);
-            let silent: Vec<_> = others.filter(|rank| !waits(rank)).collect();
+            let silent: Vec<_> = self.others().filter(|rank| !waits(rank)).collect();
             if !silent.is_empty() {
-                waited_for = silent;
+                ranks = silent;
             }
-        } else if running.is_collective() {
-            waited_for.retain(|rank| !waits(rank));
+        } else {
+            ranks.retain(|rank| !waits(rank));
         }
-        let waited_for = self.names(waited_for.into_iter());
-        self.fail(now, Cause::Timeout(Wait::for_peers(waited_for)));
+        Missing { ranks, all_wait }
     }
 
     /// In a long collective each rank pings the others, so that a timeout names the ranks that do not wait.

@@ -4,6 +4,7 @@
 //! rank has passed the barrier, others may have passed it. So after a failure each rank reports how many collectives are
 //! valid, and what is valid for one surviving rank is valid for all.
 
+use super::wait_schedule::WaitSchedule;
 use super::{GroupDriver, Running, Stage};
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::OpOptions;
@@ -70,7 +71,7 @@ impl GroupDriver {
 
     /// Starts the barrier behind a collective.
     fn begin_deciding(&mut self, now: Time, op: OpId) {
-        let Running { deadline, sign_every, .. } = self.running[&op];
+        let Running { deadline, sign_every, named, is_waited, .. } = self.running[&op];
         let descriptor =
             Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
         let nothing = Memory::zeroed(0);
@@ -84,7 +85,10 @@ impl GroupDriver {
             decides: Some(op),
             stage: Stage::Working,
             descriptor,
+            named,
             deadline,
+            is_waited,
+            schedule: WaitSchedule::new(now),
             is_put_off: false,
             sign_every,
             next_sign: now + sign_every,

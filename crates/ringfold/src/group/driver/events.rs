@@ -2,14 +2,10 @@
 
 use super::{GroupDriver, Running, Stage};
 use crate::journal::{PeerEvent, SHORT_OP_MAX};
-use core::time::Duration;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::id::OpId;
 use ringfold_proto::peer::Failure;
 use ringfold_proto::time::Time;
-
-/// A collective on the board is posted when it has been running for so long.
-const BOARD_POST_AFTER: Duration = Duration::from_secs(1);
 
 impl GroupDriver {
     /// Posts operations that have been running for a while.
@@ -23,9 +19,6 @@ impl GroupDriver {
                 self.journal.post(PeerEvent::OpStarted { op: *op, call: running.descriptor });
             }
         }
-        if let Some((collective, bytes, waited)) = self.board.take_running(BOARD_POST_AFTER) {
-            self.journal.post(PeerEvent::OpRunning { collective, bytes, waited });
-        }
     }
 
     /// When the next operation is to be posted.
@@ -35,11 +28,6 @@ impl GroupDriver {
         }
         let unposted = self.running.values().filter(|running| is_unposted(running));
         unposted.map(|running| running.began + SHORT_OP_MAX).min()
-    }
-
-    /// How often to look whether a collective on the board has been running for long.
-    pub(super) fn board_post_in(&self) -> Option<Duration> {
-        (self.board.is_used() && self.journal.wants_ops()).then_some(BOARD_POST_AFTER)
     }
 
     /// An operation has ended.
