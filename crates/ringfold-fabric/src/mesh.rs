@@ -544,7 +544,7 @@ impl SecretLookup for Secrets<'_> {
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
             Purpose::Relay => self.relay.map(JoinToken::secret).ok_or(ConnectionRejection::WrongPurpose),
-            Purpose::Control | Purpose::Masters => Err(ConnectionRejection::WrongPurpose),
+            Purpose::Control | Purpose::Masters | Purpose::Doctor => Err(ConnectionRejection::WrongPurpose),
         }
     }
 }

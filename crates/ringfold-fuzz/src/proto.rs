@@ -5,6 +5,7 @@ use core::fmt::Debug;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::doctor::{DoctorAnswer, DoctorRequest};
 use ringfold_proto::frame::{
     ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
 };
@@ -23,6 +24,8 @@ pub const DECODERS: &[Decoder] = &[
     ("control_to_master", check_control::<Numbered<ToMaster>>),
     ("control_to_peer", check_control::<Numbered<ToPeer>>),
     ("control_between_masters", check_control::<MasterMessage>),
+    ("doctor_request", check_control::<DoctorRequest>),
+    ("doctor_answer", check_control::<DoctorAnswer>),
     ("link", check_link),
     ("data_header", check_data_header),
 ];
@@ -106,7 +109,7 @@ fn secret() -> Secret {
 /// Two ends of the same epoch.
 fn handshakes() -> (DialerHandshake, AcceptorHandshake) {
     let target =
-        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
+        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Some(Role::Peer) };
     let dialler = Identity::new(PeerId(1), RunId(0));
     let acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     (DialerHandshake::new(dialler, target, secret(), Nonce([1; 32])), acceptor)

@@ -191,7 +191,10 @@ impl HandshakeError {
     }
 
     fn bad_proof(purpose: Purpose) -> Self {
-        if matches!(purpose, Purpose::Control | Purpose::Relay) { Self::BadToken } else { Self::NotAMember }
+        match purpose {
+            Purpose::Control | Purpose::Relay | Purpose::Doctor => Self::BadToken,
+            _ => Self::NotAMember,
+        }
     }
 }
 
@@ -222,11 +225,11 @@ impl fmt::Debug for Binding {
 }
 
 impl Binding {
-    /// Checks that the other end may act as this, if this end uses certificates.
-    fn check_role(&self, needed: Role) -> Result<(), CertificateProblem> {
+    /// Checks that the other end may act as this, or has any role, if this end uses certificates.
+    fn check_role(&self, needed: Option<Role>) -> Result<(), CertificateProblem> {
         match self.role {
             None => Ok(()),
-            Some(Ok(role)) if role.may_act_as(needed) => Ok(()),
+            Some(Ok(role)) if needed.is_none_or(|needed| role.may_act_as(needed)) => Ok(()),
             Some(Ok(_)) => Err(CertificateProblem::WrongRole),
             Some(Err(problem)) => Err(problem),
         }

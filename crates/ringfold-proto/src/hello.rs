@@ -62,11 +62,21 @@ pub enum Purpose {
     Relay = 6,
     /// Messages from one master to another.
     Masters = 7,
+    /// Questions of `ringfold doctor`.
+    Doctor = 9,
 }
 
 impl Purpose {
-    pub const ALL: [Self; 7] =
-        [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window, Self::Relay, Self::Masters];
+    pub const ALL: [Self; 8] = [
+        Self::Control,
+        Self::Data,
+        Self::State,
+        Self::Probe,
+        Self::Window,
+        Self::Relay,
+        Self::Masters,
+        Self::Doctor,
+    ];
 
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|p| *p as u8 == number)
@@ -83,6 +93,7 @@ impl fmt::Display for Purpose {
             Self::Window => "window",
             Self::Relay => "relay",
             Self::Masters => "masters",
+            Self::Doctor => "doctor",
         })
     }
 }
@@ -136,8 +147,10 @@ impl Features {
     pub const SYNC_BESIDE: Self = Self(2);
     /// Peers may be the ranks of a replica, which join and leave together.
     pub const REPLICAS: Self = Self(4);
+    /// A peer may be asked to examine its host and its neighbours.
+    pub const EXAMINE: Self = Self(16);
     /// Those of this build.
-    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0);
+    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0 | Self::EXAMINE.0);
 
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)

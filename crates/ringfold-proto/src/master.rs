@@ -352,8 +352,8 @@ impl Master {
             ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
             ToMaster::Heartbeat { heard, ended } => self.handle_heartbeat(now, peer, heard, ended),
             ToMaster::Leave => self.remove(peer, Departure::Left),
-            // The coordinator handles it.
-            ToMaster::Voter { .. } => {}
+            // The coordinator handles the first, the driver the second.
+            ToMaster::Voter { .. } | ToMaster::Examined { .. } => {}
         }
     }
 

@@ -5,6 +5,7 @@ use crate::cause::{Cause, Removal, WaitWarning};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
+use crate::doctor::Finding;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, ReplicaId, Revision, Seq, Tag, Term};
 use crate::network::{Measurement, Network};
@@ -275,6 +276,8 @@ pub enum ToMaster {
     JoinRank { replica: Replica, join: Join },
     /// First message of a returning member that is a rank of a replica.
     ResumeRank { replica: Replica, resume: Box<Resume> },
+    /// What the peer has found, for an examination of this number.
+    Examined { examination: u64, findings: Vec<Finding> },
 }
 
 impl ToMaster {
@@ -384,4 +387,6 @@ pub enum ToPeer {
     Candidate { term: Term },
     /// Another master leads, or should lead: connect to it.
     Redirect { addresses: Vec<SocketAddr> },
+    /// Examine this host and the paths to the neighbours; with [`Features::EXAMINE`](crate::hello::Features::EXAMINE).
+    Examine { examination: u64 },
 }

@@ -192,6 +192,8 @@ fn seeds() -> Vec<ringfold_fuzz::Seed> {
         .chain(file("control_to_master", "/to_master.hex"))
         .chain(file("control_to_peer", "/to_peer.hex"))
         .chain(file("control_between_masters", "/masters.hex"))
+        .chain(file("doctor_request", "/doctor.hex: request"))
+        .chain(file("doctor_answer", "/doctor.hex: answer"))
         .chain(file("link", "/link.hex"))
         .chain(file("link", "/data_head.hex"))
         .chain(headers)

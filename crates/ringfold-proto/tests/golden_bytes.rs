@@ -36,6 +36,23 @@ fn messages_between_masters_keep_their_bytes() {
 }
 
 #[test]
+fn messages_of_doctors_keep_their_bytes() {
+    fn of<M>(what: &str, messages: Vec<(&'static str, M)>) -> Vec<(String, Vec<u8>)>
+    where
+        M: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let frame = |(name, message): (&str, M)| {
+            let frame = encode_control(&message).expect("examples are within bounds");
+            assert_eq!(ControlDecoder::default().next_message(&mut &frame[..]), Ok(Some(message)));
+            (format!("{what}/{name}"), frame)
+        };
+        messages.into_iter().map(frame).collect()
+    }
+    let requests = of("request", examples::doctor_requests());
+    keep("doctor.hex", [requests, of("answer", examples::doctor_answers())].concat());
+}
+
+#[test]
 fn messages_between_peers_keep_their_bytes() {
     let frames = examples::link().into_iter().map(|(name, message)| {
         let frame = encode_link(&message).expect("examples are within bounds");
@@ -88,7 +105,7 @@ fn every_version_that_is_spoken_has_its_bytes() {
     );
     for version in VersionRange::SUPPORTED.min..=VersionRange::SUPPORTED.max {
         let files = folder(version).read_dir().unwrap_or_else(|error| panic!("version {version}: {error}"));
-        assert_eq!(files.count(), 7, "files of version {version}");
+        assert_eq!(files.count(), 8, "files of version {version}");
     }
 }
 

@@ -3,6 +3,7 @@
 mod builder;
 
 pub use builder::CommunicatorBuilder;
+pub(crate) use builder::STREAMS;
 
 use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, WorkerReport};

@@ -326,7 +326,7 @@ impl Driver {
                 spawn("ringfold-probed", answer);
             }
             Purpose::Relay => self.relay.add(peer, connection, self.directory.poller()),
-            Purpose::Control | Purpose::Data | Purpose::Window | Purpose::Masters => {}
+            Purpose::Control | Purpose::Data | Purpose::Window | Purpose::Masters | Purpose::Doctor => {}
         }
     }
 

@@ -140,7 +140,11 @@ impl AcceptorHandshake {
 
     fn check_hello(&self, hello: &Hello, secrets: &impl SecretLookup) -> HelloCheck {
         let Identity { peer: me, run, versions, features } = self.identity;
-        let role = if hello.purpose == Purpose::Masters { Role::Master } else { Role::Peer };
+        let role = match hello.purpose {
+            Purpose::Masters => Some(Role::Master),
+            Purpose::Doctor => None,
+            _ => Some(Role::Peer),
+        };
         if let Some(Err(problem)) = self.binding.map(|binding| binding.check_role(role)) {
             return Err(rejected(ConnectionRejection::Certificate(problem)));
         }

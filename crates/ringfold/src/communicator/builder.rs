@@ -67,7 +67,7 @@ pub struct CommunicatorBuilder {
 }
 
 /// Default number of streams per neighbour on another host.
-const STREAMS: u16 = 4;
+pub(crate) const STREAMS: u16 = 4;
 
 impl CommunicatorBuilder {
     pub(super) fn new(master: String) -> Self {
