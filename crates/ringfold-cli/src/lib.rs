@@ -4,11 +4,13 @@
 pub mod bench;
 pub mod command;
 pub mod demo;
+pub mod doctor;
 pub mod exit_code;
 pub mod invocation;
 pub mod keys;
 pub mod lab;
 pub mod master;
+mod progress_line;
 pub mod relay;
 mod serving;
 pub mod signals;

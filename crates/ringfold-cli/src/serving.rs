@@ -89,7 +89,8 @@ pub(crate) fn with_port(text: &str, port: u16) -> String {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
-        Err(_) => text.to_owned(),
+        Err(_) if text.contains(':') || text.is_empty() => text.to_owned(),
+        Err(_) => format!("{text}:{port}"),
     }
 }
 
@@ -117,5 +118,6 @@ mod tests {
         assert_eq!(with_port("[::1]", 48148), "[::1]:48148");
         assert_eq!(with_port("[::1]:0", 48148), "[::1]:0");
         assert_eq!(with_port("localhost:99", 48148), "localhost:99");
+        assert_eq!(with_port("head", 48148), "head:48148");
     }
 }

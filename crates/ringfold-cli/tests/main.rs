@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod doctor;
 mod lab;
 mod master;
 mod process;

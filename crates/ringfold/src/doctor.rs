@@ -95,7 +95,7 @@ pub fn examine_all(settings: &DoctorSettings, progress: Progress<'_>) -> Result<
     let (findings, security) = own_certificate(settings);
     let Some(security) = security else { return Err(findings) };
     let service = DoctorService::of_doctor(settings.token.clone(), security)
-        .map_err(|error| vec![Finding::fail("master.port", error.to_string(), "")])?;
+        .map_err(|error| vec![no_randomness(&error)])?;
     let (mut failures, mut answer) = (Vec::new(), None);
     for label in &settings.masters {
         match ask_master(&service, label, progress) {
@@ -231,7 +231,7 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
     let service = match DoctorService::of_doctor(settings.token.clone(), security) {
         Ok(service) => service,
         Err(error) => {
-            findings.push(Finding::fail("host.random", error.to_string(), "check that getrandom works here"));
+            findings.push(no_randomness(&error));
             return findings;
         }
     };
@@ -247,15 +247,14 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
     };
     let mut reports: Vec<VisitReport> = masters.iter().map(|master| visit(Party::Master, master)).collect();
     relax(&mut reports);
-    let of_peers: Vec<VisitReport> = std::thread::scope(|scope| {
+    let mut of_peers: Vec<VisitReport> = std::thread::scope(|scope| {
         let threads: Vec<_> = peers.iter().map(|peer| scope.spawn(|| visit(Party::Peer, peer))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
-    let mut unreached = of_peers;
-    for (report, (_, addresses)) in unreached.iter_mut().zip(&peers) {
+    for (report, (_, addresses)) in of_peers.iter_mut().zip(&peers) {
         accept_one_way(report, &service, addresses);
     }
-    reports.append(&mut unreached);
+    reports.append(&mut of_peers);
     let seen: Vec<_> = reports.iter().filter_map(|report| report.observation.clone()).collect();
     let mapped = seen.iter().any(Observation::is_translated).then(|| map_twice(&service, &reports)).flatten();
     findings.extend(nat::judge(&seen, mapped));
@@ -268,6 +267,10 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
         finish(&service, &reached);
     }
     findings
+}
+
+fn no_randomness(error: &std::io::Error) -> Finding {
+    Finding::fail("host.random", error.to_string(), "allow getrandom in the sandbox of this process")
 }
 
 /// Resolves names, and examines which way they are reached.

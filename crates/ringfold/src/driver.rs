@@ -21,7 +21,7 @@ use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
 use crate::uplink::{MasterSearch, Uplink, UplinkEvent};
 use crate::workspace::FinalRanges;
-use crate::{Error, limits};
+use crate::{Error, doctor, limits};
 use device_ops::DeviceOps;
 use measured_links::MeasuredLinks;
 use ringfold_fabric::clock::Clock;
@@ -36,7 +36,8 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::{Attributes, Member};
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::{Features, Purpose};
-use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
+use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId, Tag};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::SyncOffer;
 use ringfold_proto::time::Time;
@@ -63,6 +64,8 @@ pub(crate) struct Driver {
     ended: Vec<(CallId, Ended)>,
     /// Counts the threads that answer probes.
     answering: Arc<()>,
+    /// Counts the threads that examine this host.
+    examining: Arc<()>,
     relay: VolunteerRelay,
     device_ops: DeviceOps,
     exchange_pool: Arc<ExchangePool>,
@@ -130,6 +133,7 @@ impl Driver {
             syncing: None,
             ended: Vec::new(),
             answering: Arc::default(),
+            examining: Arc::default(),
             relay: VolunteerRelay::default(),
             device_ops: DeviceOps::default(),
             exchange_pool: Arc::default(),
@@ -282,7 +286,10 @@ impl Driver {
                 UplinkEvent::DialFailed { why, retryable } => {
                     self.machine.handle_dial_failed(now, &why, retryable);
                 }
-                UplinkEvent::Message(conn, message) => self.machine.handle_message(now, conn, *message),
+                UplinkEvent::Message(conn, message) => match message.message {
+                    ToPeer::Examine { examination } => self.examine(conn, examination),
+                    _ => self.machine.handle_message(now, conn, *message),
+                },
                 UplinkEvent::Lost(conn) => {
                     tracing::warn!("the connection to the master is lost");
                     self.machine.handle_lost(now, conn);
@@ -340,6 +347,10 @@ impl Driver {
                 }
                 WorkerReport::Probed { probe, forward, backward } => {
                     self.machine.handle_probed(probe, forward, backward);
+                }
+                WorkerReport::Examined { conn, examination, findings } => {
+                    let message = ToMaster::Examined { examination, findings };
+                    self.uplink.send(conn, Numbered { number: 0, acknowledged: 0, message });
                 }
             }
         }
@@ -556,6 +567,21 @@ impl Driver {
         let transfer = self.syncing.take_if(|(of, _)| *of == call).map(|(_, transfer)| transfer);
         let result = result.map_err(Error::from);
         self.ended.push((call, Ended { result, info, buffers, transfer }));
+    }
+
+    /// Examines this host and the paths to the neighbours, on a thread of its own. The master has a deadline for it.
+    fn examine(&mut self, conn: ConnId, examination: u64) {
+        let (examining, notes, directory) =
+            (self.examining.clone(), self.reports.sender(), self.directory.clone());
+        if Arc::strong_count(&examining) > limits::EXAMINATIONS_MAX + 1 {
+            return;
+        }
+        let examine = move || {
+            let findings = doctor::examine_member(&directory);
+            notes.send(WorkerReport::Examined { conn, examination, findings });
+            drop(examining);
+        };
+        spawn("ringfold-doctor", examine);
     }
 
     /// Measures the bandwidth to a peer, on a thread of its own.

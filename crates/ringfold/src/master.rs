@@ -4,6 +4,7 @@ mod builder;
 mod claims;
 mod crash;
 mod etcd;
+mod examinations;
 mod limits;
 mod list;
 mod other_master;

@@ -2,10 +2,10 @@
 
 use super::interrupt::Interrupted;
 use super::point::Point;
-use super::progress::ProgressLine;
 use super::statistics::{Batch, Figures};
 use super::system::System;
 use super::system_ranks::{Readiness, SystemRanks};
+use crate::progress_line::ProgressLine;
 use anyhow::Result;
 use std::time::Duration;
 

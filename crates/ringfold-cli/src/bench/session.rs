@@ -7,7 +7,6 @@ use super::lab::BenchLab;
 use super::measure::{MeasuredSystem, measure};
 use super::output::print;
 use super::point::Point;
-use super::progress::ProgressLine;
 use super::quantize::quantization_text;
 use super::report::{BenchReport, MissingSystem, PointReport};
 use super::scratch_dir::ScratchDir;
@@ -17,6 +16,7 @@ use super::system_ranks::SystemRanks;
 use super::table;
 use crate::invocation::Invocation;
 use crate::lab::LabMaster;
+use crate::progress_line::ProgressLine;
 use anyhow::{Context, Result, bail};
 use ringfold::{Master, Tuning, TuningFile};
 

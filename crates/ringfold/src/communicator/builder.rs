@@ -1,6 +1,7 @@
 //! The configuration of a communicator.
 
 use super::Communicator;
+use crate::doctor::{self, DoctorSettings, Judgement};
 use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
 use crate::error::invalid;
@@ -64,7 +65,11 @@ pub struct CommunicatorBuilder {
     shares_memory: bool,
     volunteers: bool,
     caps: BandwidthCaps,
+    preflight: Option<bool>,
 }
+
+/// The environment variable that has peers examine their host before they connect.
+const PREFLIGHT_VARIABLE: &str = "RINGFOLD_PREFLIGHT";
 
 /// Default number of streams per neighbour on another host.
 pub(crate) const STREAMS: u16 = 4;
@@ -91,6 +96,7 @@ impl CommunicatorBuilder {
             shares_memory: host::may_share(),
             volunteers: volunteers_by_default(),
             caps: BandwidthCaps::default(),
+            preflight: None,
         }
     }
 
@@ -241,6 +247,15 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Whether `connect` first examines this host and the way to the master, as `ringfold doctor --quick` does, and fails with what
+    /// it has found if a check fails. That takes some round trips.
+    ///
+    /// Default: false, unless the environment variable `RINGFOLD_PREFLIGHT` is 1.
+    pub fn preflight(mut self, examines: bool) -> Self {
+        self.preflight = Some(examines);
+        self
+    }
+
     /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
     ///
     /// The peer then leaves the run, and the call fails with [`Error::Interrupted`]. Meant for signals.
@@ -288,6 +303,34 @@ impl CommunicatorBuilder {
         }
         BandwidthCaps::from_environment().map_err(|error| invalid!("{error}"))?;
         Ok(Communicator { config: self, engine: Mutex::new(None) })
+    }
+
+    /// Examines this host and the way to the masters, if that was asked for.
+    pub(super) fn examine(&self) -> Result<(), Error> {
+        let is_set =
+            || std::env::var(PREFLIGHT_VARIABLE).is_ok_and(|value| !matches!(value.trim(), "" | "0"));
+        if !self.preflight.unwrap_or_else(is_set) {
+            return Ok(());
+        }
+        let settings = DoctorSettings {
+            masters: self.masters().map(str::to_owned).collect(),
+            token: self.token.clone(),
+            tls: self.tls.clone(),
+            insecure: self.insecure,
+            bind: self.bind,
+            quick: true,
+            ..DoctorSettings::default()
+        };
+        let findings = doctor::preflight(&settings);
+        for finding in findings.iter().filter(|finding| finding.judgement == Judgement::Warn) {
+            tracing::warn!("preflight: {}: {} ({})", finding.check, finding.text, finding.remedy);
+        }
+        let failed = findings.iter().filter(|finding| finding.judgement == Judgement::Fail);
+        let texts: Vec<_> = failed.map(|f| format!("{}: {} ({})", f.check, f.text, f.remedy)).collect();
+        match texts.is_empty() {
+            true => Ok(()),
+            false => Err(Error::System(format!("the preflight check failed: {}", texts.join("; ")))),
+        }
     }
 
     /// Listens, and starts the engine. Each attempt to connect has a new peer id.

@@ -71,7 +71,7 @@ impl Visit<'_> {
             report.findings.push(Finding::fail(&self.party.check("port"), text, remedy));
             return report;
         }
-        if !self.quick {
+        if !self.quick && !report.is_self {
             (self.progress)(&format!("measuring the bandwidth to {}", self.label));
             report.findings.push(self.bandwidth(reached));
         }

@@ -4,6 +4,7 @@ use super::builder::MasterBuilder;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
+use super::examinations::Examinations;
 use super::limits;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
@@ -11,6 +12,7 @@ use super::report::report;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
+use crate::doctor::DoctorService;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::Connection;
 use ringfold_fabric::join_token::JoinToken;
@@ -26,7 +28,7 @@ use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError,
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{MasterAction, MasterConfig};
-use ringfold_proto::message::{Numbered, ToPeer};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -70,6 +72,8 @@ pub(super) struct Server {
     long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
     lease: Option<EtcdLease>,
+    doctors: DoctorService,
+    examinations: Examinations,
     crash: Option<Crash>,
 }
 
@@ -104,6 +108,9 @@ impl Server {
             list,
         );
         let machine = if lease.is_some() { machine.with_lease() } else { machine };
+        let (examinations, examine) = Examinations::new(poller.clone());
+        let doctors = DoctorService::of_master(plan.token.clone(), security.clone(), Some(examine))
+            .map_err(|e| Error::system("the master's identity", &e))?;
         Ok(Self {
             clock,
             listener,
@@ -126,6 +133,8 @@ impl Server {
             from_masters: HashMap::new(),
             machine,
             lease,
+            doctors,
+            examinations,
             poller,
         })
     }
@@ -151,6 +160,11 @@ impl Server {
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
+            while let Some((examination, asked)) = self.examinations.begin(now, &self.peers) {
+                let message = ToPeer::Examine { examination };
+                let message = Numbered { number: 0, acknowledged: 0, message };
+                asked.into_iter().for_each(|conn| self.send(now, conn, &message));
+            }
             self.act_and_flush(now);
         }
         tracing::info!(target: "ringfold::master", "the master ends: it was interrupted");
@@ -170,6 +184,7 @@ impl Server {
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
+            self.examinations.poll_timeout(),
         ];
         deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
@@ -189,10 +204,13 @@ impl Server {
         }
         let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
         let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
+        let doctors = &self.doctors;
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(join_token.secret()),
             Purpose::Masters if has_others => Ok(join_token.secret()),
+            Purpose::Doctor if !doctors.has_room() => Err(ConnectionRejection::Full),
+            Purpose::Doctor => Ok(join_token.secret()),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -209,6 +227,7 @@ impl Server {
             self.dismiss(now, conn, "no join message in time".into());
         }
         self.dismiss_revoked(now);
+        self.examinations.expire(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
         }
@@ -280,11 +299,22 @@ impl Server {
                     // What followed the handshake may have been read already.
                     self.receive_from_master(now, token);
                 }
+                Outcome::Established(established, connection, from)
+                    if established.purpose == Purpose::Doctor =>
+                {
+                    match connection.into_blocking() {
+                        Ok(connection) => self.doctors.serve(connection, from),
+                        Err(error) => {
+                            tracing::debug!(target: "ringfold::master", "cannot answer a doctor at {from}: {error}");
+                        }
+                    }
+                }
                 Outcome::Established(established, connection, from) => {
                     if let Some(Ok(identity)) = connection.peer_identity() {
                         tracing::info!(target: "ringfold::master", "{from} has the certificate of {identity}");
                     }
-                    self.add(now, PeerConnection::new(connection, from), established);
+                    let peer = PeerConnection::new(connection, from, established.features);
+                    self.add(now, peer, established);
                 }
                 Outcome::Rejected(from, rejection) => {
                     // Clients that only open a connection (port scans, health checks) were not rejected.
@@ -318,8 +348,12 @@ impl Server {
     fn receive(&mut self, now: Time, conn: ConnId) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
         let (machine, unjoined, claims) = (&mut self.machine, &mut self.unjoined, &mut self.claims);
+        let examinations = &mut self.examinations;
         let (held_before, from) = (peer.control.held_bytes(), peer.from);
         let received = peer.receive(|mut message| {
+            if let ToMaster::Examined { examination, findings } = message.message {
+                return examinations.handle_answer(conn, examination, findings);
+            }
             if let Some(resume) = message.message.resume_mut() {
                 claims.check(resume, from, machine.incarnation());
             }
@@ -460,6 +494,7 @@ impl Server {
         self.conns.remove(&peer.control.connection.token());
         self.unjoined.remove(&conn);
         self.unread.remove(&conn);
+        self.examinations.forget(conn);
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }

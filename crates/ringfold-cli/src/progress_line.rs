@@ -22,6 +22,11 @@ impl ProgressLine {
         Self { terminal, points, done: 0, now: String::new(), begin: Instant::now(), drawn: None }
     }
 
+    /// Whether it is shown on a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// Begins the next point.
     pub(crate) fn start_point(&mut self, point: String) {
         self.done += 1;
