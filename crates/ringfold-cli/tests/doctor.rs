@@ -260,13 +260,16 @@ impl Drop for Certificates {
     }
 }
 
+fn words(options: &[String; 3]) -> Vec<&str> {
+    options.iter().map(String::as_str).collect()
+}
+
 #[test]
 fn expired_certificates_are_named() {
     let Some(network) = network("expired_certificates_are_named", 2) else { return };
     let files = Certificates::new();
     let identity = |name: &str, role| PeerIdentity { name: name.into(), role };
     let head = files.add("head", &issue(&files.ca, &identity("head", Role::Master), 10).expect("issued"));
-    let words = |options: &[String; 3]| options.each_ref().map(String::as_str).to_vec();
     let alice =
         files.add("alice", &issue(&files.ca, &identity("alice", Role::Observer), 365).expect("issued"));
     let begin = SystemTime::now() - 3 * DAY;

@@ -262,9 +262,10 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
         reports[masters.len()..].iter().filter(|r| !r.is_self).filter_map(|r| r.address).collect();
     findings.extend(reports.into_iter().flat_map(|report| report.findings));
     service.set_done();
-    if !reached.is_empty() {
+    if !peers.is_empty() {
         progress("waiting until the other doctors are done");
         finish(&service, &reached);
+        service.wait_until_idle();
     }
     findings
 }
@@ -285,8 +286,10 @@ fn resolve_all(
         match names::resolve(label) {
             Err(finding) => findings.push(finding),
             Ok(addresses) => {
-                findings.push(names::resolution(label, &addresses));
-                findings.extend(addresses.first().map(|address| names::interface(label, *address)));
+                findings.extend(names::resolution(label, &addresses));
+                let interface = addresses.first().map(|address| names::interface(address.ip()));
+                // Several ports of one host have one route.
+                findings.extend(interface.filter(|finding| !findings.contains(finding)));
                 found.push((label.clone(), addresses));
             }
         }

@@ -38,6 +38,9 @@ pub(super) const BANDWIDTH_PAUSE: Duration = Duration::from_millis(100);
 /// How long a doctor that is done waits for the others.
 pub(super) const FINISH_MAX: Duration = Duration::from_secs(60);
 
+/// A doctor that nobody has asked anything for this long may end.
+pub(super) const IDLE_MIN: Duration = Duration::from_millis(400);
+
 /// How long a peer that has dialled this host may be unreachable before it is given up.
 pub(super) const ONE_WAY_AFTER: Duration = Duration::from_secs(2);
 

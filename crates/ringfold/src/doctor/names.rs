@@ -30,46 +30,46 @@ pub(super) fn resolve(text: &str) -> Result<Vec<SocketAddr>, Finding> {
     }
 }
 
-/// Judges what a name resolves to.
-pub(super) fn resolution(text: &str, found: &[SocketAddr]) -> Finding {
+/// Judges what a name resolves to. Addresses need no check.
+pub(super) fn resolution(text: &str, found: &[SocketAddr]) -> Option<Finding> {
     const CHECK: &str = "names.resolution";
     let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<_> = found.iter().map(|address| address.ip().to_string()).collect();
     if bare.parse::<IpAddr>().is_ok() {
-        return Finding::ok(CHECK, format!("{text} is an address"));
+        return None;
     }
     let text = format!("{name} resolves to {}", addresses.join(", "));
-    match name != "localhost" && found.iter().all(|address| address.ip().is_loopback()) {
+    Some(match name != "localhost" && found.iter().all(|address| address.ip().is_loopback()) {
         true => Finding::warn(
             CHECK,
             format!("{text}, which is only this host: other hosts reach somebody else by that name"),
             "give the name an address of the network in /etc/hosts or in the name server",
         ),
         false => Finding::ok(CHECK, text),
-    }
+    })
 }
 
 /// The interface that an address is reached by, and why.
-pub(super) fn interface(label: &str, to: SocketAddr) -> Finding {
+pub(super) fn interface(to: IpAddr) -> Finding {
     const CHECK: &str = "names.interface";
-    let ip = to.ip().to_canonical();
+    let ip = to.to_canonical();
     let Some(source) = host::source_address(ip) else {
         return Finding::fail(
             CHECK,
-            format!("this host has no route to {label}"),
+            format!("this host has no route to {ip}"),
             "check that the network interface is up (`ip addr`) and that there is a route (`ip route`)",
         );
     };
     if source == ip || ip.is_loopback() {
-        return Finding::ok(CHECK, format!("{label} is on this host"));
+        return Finding::ok(CHECK, format!("{ip} is on this host"));
     }
     let Some(route) = route::lookup(ip) else {
-        return Finding::ok(CHECK, format!("{label} is reached from {source}"));
+        return Finding::ok(CHECK, format!("{ip} is reached from {source}"));
     };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", route.interface)).unwrap_or_default();
     let mtu = if mtu.is_empty() { String::new() } else { format!(", MTU {}", mtu.trim()) };
-    Finding::ok(CHECK, format!("{label} is reached by {} from {source}{mtu}: {route}", route.interface))
+    Finding::ok(CHECK, format!("{ip} is reached by {} from {source}{mtu}: {route}", route.interface))
 }
 
 /// Whether others can reach the address that this host listens on. `targets` are those that should, and the source addresses of
@@ -104,7 +104,7 @@ mod tests {
     fn names_that_mean_only_this_host_are_warned_of() {
         let judged = |text: &str, found: &[&str]| {
             let found: Vec<_> = found.iter().map(|text| text.parse().unwrap()).collect();
-            resolution(text, &found).judgement
+            resolution(text, &found).map_or(Good, |finding| finding.judgement)
         };
         assert_eq!(judged("head:48148", &["127.0.1.1:48148"]), Warn);
         assert_eq!(judged("head:48148", &["10.0.0.1:48148"]), Good);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn this_host_reaches_itself() {
-        let here = interface("localhost", "127.0.0.1:1".parse().unwrap());
+        let here = interface("127.0.0.1".parse().unwrap());
         assert!(here.judgement == Good && here.text.contains("on this host"), "{here:?}");
     }
 }

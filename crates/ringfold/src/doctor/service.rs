@@ -116,6 +116,19 @@ impl DoctorService {
         Arc::strong_count(&self.0.answering) <= limits::CONNECTIONS_MAX
     }
 
+    /// Waits until nobody asks any more, for a limited time.
+    pub(super) fn wait_until_idle(&self) {
+        let (end, mut idle_since) = (Instant::now() + limits::FINISH_MAX, None);
+        while Instant::now() < end {
+            if Arc::strong_count(&self.0.answering) > 1 {
+                idle_since = None;
+            } else if idle_since.get_or_insert_with(Instant::now).elapsed() > limits::IDLE_MIN {
+                return;
+            }
+            std::thread::sleep(limits::IDLE_MIN / 8);
+        }
+    }
+
     /// The checks of this process are complete.
     pub(super) fn set_done(&self) {
         if let Some(own) = &self.0.own_checks {
