@@ -162,13 +162,18 @@ fn a_closed_port_is_named() {
     let refused = doctor(network.host(1), &[MASTER, "--quick"], TOKEN);
     refused.expect("master.port", "fail", "10.77.0.1:48148 refuses connections: nobody listens");
     refused.expect_only_failure("master.port");
+    let missing = doctor(network.host(1), &["--peers", "10.77.0.1", "--quick", "--wait", "1"], TOKEN);
+    missing.expect("peer.port", "fail", "10.77.0.1:48150 refuses connections");
+    assert!(
+        missing.json.to_string().contains("start `ringfold doctor` there at the same time"),
+        "{:#}",
+        missing.json
+    );
     let _master = master(&network);
     network.set_firewall(network.host(0), Some(Firewall { forgets_after: Duration::from_secs(60) }));
     let dropped = doctor(network.host(1), &[MASTER, "--quick"], TOKEN);
     dropped.expect("master.port", "fail", "no answer from 10.77.0.1:48148: a firewall drops the packets");
     dropped.expect_only_failure("master.port");
-    let missing = doctor(network.host(1), &["--peers", "10.77.0.1", "--quick", "--wait", "1"], TOKEN);
-    missing.expect("peer.port", "fail", "no answer from 10.77.0.1:48150");
 }
 
 #[test]

@@ -17,6 +17,8 @@ const SIZES: [u16; 16] =
     [576, 1000, 1200, 1280, 1340, 1380, 1400, 1420, 1436, 1450, 1472, 1492, 1500, 2000, 4000, 8000];
 /// Bytes of an echo at least.
 const ECHO_BYTES_MIN: usize = 8 * 1024;
+/// Bytes of an echo of the search, which sends many at the same time.
+const SEARCH_BYTES: usize = 4 * 1024;
 
 /// Examines the path to an address.
 pub(super) struct Probe<'p, 'v> {
@@ -39,27 +41,40 @@ impl Probe<'_, '_> {
         &self,
         questions: &mut Questions,
         segment_bytes: Option<u16>,
-    ) -> (Finding, Option<(Questions, u16)>) {
+    ) -> (Finding, Option<(Questions, Option<u16>)>) {
         let check = self.visit.party.check("mtu");
         let label = self.visit.label;
         let known = usize::from(host::path_mtu(self.address).unwrap_or(1500));
+        let passes = || Finding::ok(&check, format!("packets of {known} bytes pass to {label} and back"));
         let lost = match segment_bytes {
             Some(_) => "to or from",
             None => match self.lost_way(questions) {
-                None => {
-                    return (
-                        Finding::ok(&check, format!("packets of {known} bytes pass to {label} and back")),
-                        None,
-                    );
-                }
+                None => return (passes(), None),
                 Some(Way::Out) => "to",
                 Some(Way::Back) => "from",
             },
         };
         let overhead = if self.address.is_ipv4() { 40 } else { 60 };
-        let sizes: Vec<u16> = SIZES.into_iter().filter(|size| usize::from(*size) < known).collect();
-        let largest = largest_passing(&sizes, |size| self.passes(size - overhead));
-        let replacement = self.connect(SMALL_SEGMENT).ok().map(|questions| (questions, SMALL_SEGMENT));
+        let smaller = SIZES.into_iter().filter(|size| usize::from(*size) < known);
+        // The first attempt may have been late for another reason.
+        let sizes: Vec<Option<u16>> = smaller.map(Some).chain([None]).collect();
+        (self.visit.progress)(&format!("looking for the largest packet that passes to {label}"));
+        let passing: Vec<bool> = std::thread::scope(|scope| {
+            let attempt = |size: &Option<u16>| {
+                let segment_bytes = size.map(|size| size - overhead);
+                scope.spawn(move || self.passes(segment_bytes))
+            };
+            let attempts: Vec<_> = sizes.iter().map(attempt).collect();
+            attempts.into_iter().map(|attempt| attempt.join().unwrap_or(false)).collect()
+        });
+        if passing.last() == Some(&true) {
+            let replacement = self.connect(None).ok().map(|questions| (questions, None));
+            return (passes(), replacement);
+        }
+        let passing = sizes.iter().zip(passing).filter(|(_, passes)| *passes);
+        let largest = passing.filter_map(|(size, _)| *size).max();
+        let small = Some(SMALL_SEGMENT);
+        let replacement = self.connect(small).ok().map(|questions| (questions, small));
         let Some(largest) = largest else {
             let text =
                 format!("messages of a few KiB do not pass {lost} {label}, whatever the size of the packets");
@@ -95,52 +110,18 @@ impl Probe<'_, '_> {
         }
     }
 
-    fn connect(&self, segment_bytes: u16) -> io::Result<Questions> {
+    fn connect(&self, segment_bytes: Option<u16>) -> io::Result<Questions> {
         let timeout = limits::ECHO_MAX + 8 * self.round_trip;
-        let reached = self.visit.dial(self.address, Some(segment_bytes), timeout);
+        let reached = self.visit.dial(self.address, segment_bytes, timeout);
         reached
             .map(|reached| Questions::new(reached.connection))
             .map_err(|_| io::Error::other("no connection"))
     }
 
     /// Whether large messages pass both ways in segments of this size.
-    fn passes(&self, segment_bytes: u16) -> bool {
-        (self.visit.progress)(&format!("sending packets of {segment_bytes} bytes to {}", self.visit.label));
+    fn passes(&self, segment_bytes: Option<u16>) -> bool {
         let Ok(mut questions) = self.connect(segment_bytes) else { return false };
-        [Way::Out, Way::Back].into_iter().all(|way| self.echo(&mut questions, way, ECHO_BYTES_MIN).is_ok())
-    }
-}
-
-/// The largest of ascending sizes that passes, if any does.
-fn largest_passing(sizes: &[u16], mut passes: impl FnMut(u16) -> bool) -> Option<u16> {
-    let (mut good, mut bad) = (None, sizes.len());
-    let mut low = 0;
-    while low < bad {
-        let middle = low + (bad - low) / 2;
-        if passes(sizes[middle]) {
-            (good, low) = (Some(sizes[middle]), middle + 1);
-        } else {
-            bad = middle;
-        }
-    }
-    good
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_largest_size_is_found_in_few_attempts() {
-        for limit in [0, 576, 1199, 1279, 1280, 1500, 9000] {
-            let mut attempts = 0;
-            let found = largest_passing(&SIZES, |size| {
-                attempts += 1;
-                size <= limit
-            });
-            assert_eq!(found, SIZES.into_iter().filter(|size| *size <= limit).max());
-            assert!(attempts <= 5, "{attempts}");
-        }
-        assert_eq!(largest_passing(&[], |_| true), None);
+        let bytes = SEARCH_BYTES.max(2 * segment_bytes.map_or(ECHO_BYTES_MIN, usize::from));
+        [Way::Out, Way::Back].into_iter().all(|way| self.echo(&mut questions, way, bytes).is_ok())
     }
 }

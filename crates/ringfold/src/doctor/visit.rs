@@ -256,7 +256,7 @@ impl Visit<'_> {
         let (finding, replacement) = probe.run(&mut reached.questions, reached.segment_bytes);
         report.findings.push(finding);
         if let Some((questions, segment_bytes)) = replacement {
-            (reached.questions, reached.segment_bytes) = (questions, Some(segment_bytes));
+            (reached.questions, reached.segment_bytes) = (questions, segment_bytes);
         }
         let local = reached.questions.connection().local_address()?;
         let mut observation = Observation { by: label.to_owned(), local, observed, is_reachable: None };
