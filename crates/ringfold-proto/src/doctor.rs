@@ -108,8 +108,9 @@ pub enum DoctorRequest {
     /// Dial the address that this connection comes from, and no other one, at this port. The process with this instance
     /// should answer.
     DialBack { port: u16, instance: u64 },
-    /// After [`DoctorAnswer::Ready`] both ends measure the bandwidth of this connection, as a probe does.
-    Bandwidth,
+    /// After [`DoctorAnswer::Ready`] the dialler sends as much as it can, or the acceptor if it is the way back that is measured;
+    /// the other end reports the rate, as in a probe.
+    Bandwidth { back: bool },
     /// Return a datagram with this content that arrives at the port of the same number, by UDP.
     Datagram { content: [u8; 16] },
     /// Answered when the other end has completed its own checks, or at its deadline.
@@ -179,7 +180,7 @@ impl Bounded for DoctorRequest {
             }
             Self::Time
             | Self::DialBack { .. }
-            | Self::Bandwidth
+            | Self::Bandwidth { .. }
             | Self::Datagram { .. }
             | Self::Finish
             | Self::ExamineAll => Ok(()),

@@ -184,7 +184,7 @@ doctor_requests: DoctorRequest {
     "echo", DoctorRequest::Echo { .. } => DoctorRequest::Echo { answer_bytes: 300, padding: vec![0, 200] };
     "time", DoctorRequest::Time => DoctorRequest::Time;
     "dial-back", DoctorRequest::DialBack { .. } => DoctorRequest::DialBack { port: 48_150, instance: 1 << 40 };
-    "bandwidth", DoctorRequest::Bandwidth => DoctorRequest::Bandwidth;
+    "bandwidth", DoctorRequest::Bandwidth { .. } => DoctorRequest::Bandwidth { back: true };
     "datagram", DoctorRequest::Datagram { .. } => DoctorRequest::Datagram { content: [0xcd; 16] };
     "finish", DoctorRequest::Finish => DoctorRequest::Finish;
     "examine-all", DoctorRequest::ExamineAll => DoctorRequest::ExamineAll;

@@ -26,12 +26,9 @@ impl<Out: Serialize + Bounded, In: DeserializeOwned + Bounded> MessageConnection
         &self.connection
     }
 
-    /// The connection itself, if no message is in its buffers.
-    pub fn into_inner(self) -> io::Result<BlockingConnection> {
-        match self.unread.is_empty() && self.decoder.buffered_bytes() == 0 {
-            true => Ok(self.connection),
-            false => Err(io::Error::new(ErrorKind::InvalidData, "unexpected message")),
-        }
+    /// The connection itself, for other data. What was read of that already is discarded.
+    pub fn into_inner(self) -> BlockingConnection {
+        self.connection
     }
 
     /// Sends a message, and waits until the system has taken it.

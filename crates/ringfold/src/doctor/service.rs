@@ -187,10 +187,11 @@ impl DoctorService {
                 DoctorRequest::DialBack { port, instance } => {
                     DoctorAnswer::DialedBack(self.dial_back(SocketAddr::new(from.ip(), port), instance))
                 }
-                DoctorRequest::Bandwidth => match self.0.measuring.try_lock() {
+                DoctorRequest::Bandwidth { back } => match self.0.measuring.try_lock() {
                     Some(_measuring) => {
                         messages.send(&DoctorAnswer::Ready, limits::ANSWER_MAX)?;
-                        return probe::answer(messages.into_inner()?);
+                        let measure = if back { probe::send_rate } else { probe::receive_rate };
+                        return measure(messages.into_inner()).map(drop);
                     }
                     None => DoctorAnswer::Busy,
                 },

@@ -6,7 +6,7 @@ use super::mtu;
 use super::nat::Observation;
 use super::service::{DoctorService, RELEASE, short, unix_us};
 use super::{limits, link};
-use ringfold_fabric::probe;
+use ringfold_fabric::probe::{self, Measured};
 use ringfold_fabric::staged_dial::{self, Authenticated, ConnectSettings, StageFailure};
 use ringfold_proto::doctor::{DialBack, DoctorAnswer, DoctorRequest, Finding};
 use ringfold_proto::handshake::{DialTarget, HandshakeError};
@@ -320,31 +320,39 @@ impl Visit<'_> {
         Ok(Some(false))
     }
 
+    /// Measures both ways, each on a connection of its own: what is still under way of the first would slow down the second.
     fn bandwidth(&self, reached: Reached) -> Finding {
-        let mut questions = reached.questions;
+        let (address, segment_bytes) = (reached.address, reached.segment_bytes);
+        let measured = self.measure(reached.questions, false).and_then(|forward| {
+            let again = self.dial(address, segment_bytes, limits::HANDSHAKE_MAX);
+            let again = again.map_err(|_| io::Error::other("it does not accept another connection"))?;
+            Ok(Measured { forward, backward: self.measure(Questions::new(again.connection), true)? })
+        });
+        match measured {
+            Ok(measured) => link::bandwidth(self.party, self.label, measured),
+            Err(error) => link::no_bandwidth(self.party, self.label, &short(&error)),
+        }
+    }
+
+    /// Measures one way, while nobody else does on either host.
+    fn measure(&self, mut questions: Questions, back: bool) -> io::Result<u64> {
         let end = Instant::now() + limits::BANDWIDTH_WAIT_MAX;
         loop {
             let measuring = self.service.measuring().try_lock();
             let answer = match &measuring {
-                Some(_) => questions.ask(&DoctorRequest::Bandwidth, limits::ANSWER_MAX),
-                None => Ok(DoctorAnswer::Busy),
+                Some(_) => questions.ask(&DoctorRequest::Bandwidth { back }, limits::ANSWER_MAX)?,
+                None => DoctorAnswer::Busy,
             };
             match answer {
-                Ok(DoctorAnswer::Ready) => {
-                    let measured = questions.into_inner().and_then(probe::measure);
-                    return match measured {
-                        Ok(measured) => link::bandwidth(self.party, self.label, measured),
-                        Err(error) => link::no_bandwidth(self.party, self.label, &short(&error)),
-                    };
-                }
-                Ok(DoctorAnswer::Busy) if Instant::now() < end => {
+                DoctorAnswer::Ready if back => return probe::receive_rate(questions.into_inner()),
+                DoctorAnswer::Ready => return probe::send_rate(questions.into_inner()),
+                DoctorAnswer::Busy if Instant::now() < end => {
                     drop(measuring);
                     // Two ends that want to measure each other must not try at the same moments.
                     let spread = Duration::from_millis(u64::from(std::process::id() % 50));
                     std::thread::sleep(limits::BANDWIDTH_PAUSE + spread);
                 }
-                Ok(_) => return link::no_bandwidth(self.party, self.label, "it is busy"),
-                Err(error) => return link::no_bandwidth(self.party, self.label, &short(&error)),
+                _ => return Err(io::Error::other("it is busy")),
             }
         }
     }
