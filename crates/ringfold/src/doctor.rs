@@ -355,7 +355,7 @@ fn accept_one_way(report: &mut VisitReport, service: &DoctorService, addresses: 
 /// How two other hosts see connections from one port of this host.
 fn map_twice(service: &DoctorService, reports: &[VisitReport]) -> Option<[SocketAddr; 2]> {
     let mut others = reports.iter().filter_map(|report| report.address);
-    let (one, other) = (others.next()?, others.find(|_| true)?);
+    let (one, other) = (others.next()?, others.next()?);
     let any: IpAddr = if one.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let observe = |to: SocketAddr, local: SocketAddr| {
         let settings = ConnectSettings { segment_bytes: None, local: Some(local) };

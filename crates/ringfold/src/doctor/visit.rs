@@ -240,6 +240,7 @@ impl Visit<'_> {
         else {
             return Err(io::Error::other("invalid answer"));
         };
+        let local = reached.questions.connection().local_address()?;
         if instance == service.instance() {
             (report.is_self, report.findings) = (true, Vec::new());
             return Ok(());
@@ -258,7 +259,6 @@ impl Visit<'_> {
         if let Some((questions, segment_bytes)) = replacement {
             (reached.questions, reached.segment_bytes) = (questions, segment_bytes);
         }
-        let local = reached.questions.connection().local_address()?;
         let mut observation = Observation { by: label.to_owned(), local, observed, is_reachable: None };
         if let Some(port) = self.port {
             (self.progress)(&format!("{label} connects to this host"));
