@@ -48,6 +48,9 @@
  *   RINGFOLD_MAX_UPLOAD, RINGFOLD_MAX_DOWNLOAD
  *                         (Ringfold) caps on the bandwidth of this process to and from other hosts, such as 50mbit or
  *                         10MiB/s; at least 1mbit. pcclCreateCommunicator fails if one is invalid.
+ *   RINGFOLD_<NAME>       (Ringfold) any setting of docs/settings.md; RINGFOLD_CONFIG is the path of a TOML file with
+ *                         settings. pcclSetOption takes precedence. RINGFOLD_LOG and RINGFOLD_JOIN_TOKEN are newer names
+ *                         of the PCCL variables above, and take precedence.
  */
 #ifndef PCCL_H
 #define PCCL_H
@@ -513,6 +516,15 @@ PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicat
 /* ------------------------------------------------------------------------------------------------------ */
 /* Masters.                                                                                                */
 /* ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * (Ringfold) Sets a setting, such as "silence_max" to "1s", for masters and communicators that are created from now on; null
+ * undoes it. It has priority over the environment (RINGFOLD_SILENCE_MAX) and over the TOML file, which RINGFOLD_CONFIG or
+ * the setting "config" names. docs/settings.md has all settings. Needs no pcclInit.
+ *
+ *   pcclInvalidArgument         the name is null or unknown, or the value is invalid; pcclGetLastError says why
+ */
+PCCL_EXPORT pcclResult_t pcclSetOption(const char *name, const char *PCCL_NULLABLE value);
 
 /*
  * (Ringfold) Sets the files with certificates of the run, made by `ringfold keys`, for masters and communicators that are

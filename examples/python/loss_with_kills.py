@@ -74,6 +74,14 @@ class Picture:
         self.events.append((time.monotonic() - self.began, text))
         print(f"{self.events[-1][0]:5.1f} s  {text}", flush=True)
 
+    def await_joins(self, number: int) -> None:
+        """Waits until so many replicas have joined."""
+        patience = time.monotonic() + START_SECONDS
+        while (joined := sum(text.startswith("joined") for _, text in self.events)) < number:
+            if time.monotonic() > patience:
+                sys.exit(f"{joined} of {number} replicas have joined in {START_SECONDS} s")
+            time.sleep(0.1)
+
     def svg(self) -> str:
         """The picture: the mean of the losses in each of 200 intervals."""
         width, height, left, top = 900, 320, 60, 70
@@ -140,21 +148,17 @@ def main() -> None:
         try:
             for number in range(REPLICAS):
                 start(f"replica-{number}")
-            patience = time.monotonic() + START_SECONDS
-            while len(picture.events) < REPLICAS:
-                if time.monotonic() > patience:
-                    sys.exit(f"{len(picture.events)} of {REPLICAS} replicas have joined in {START_SECONDS} s")
-                time.sleep(0.1)
+            picture.await_joins(REPLICAS)
             end = time.monotonic() + arguments.seconds
             number = REPLICAS
             while time.monotonic() + arguments.kill_every < end:
                 time.sleep(arguments.kill_every)
-                if len(picture.events) < number:
-                    continue  # They still join.
+                picture.await_joins(number)
                 processes[number - REPLICAS].send_signal(signal.SIGKILL)
                 picture.mark("kill -9")
                 start(f"replica-{number}")
                 number += 1
+            picture.await_joins(number)
             time.sleep(max(0.0, end - time.monotonic()))
         finally:
             for process in processes:

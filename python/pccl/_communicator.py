@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import time
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ from pccl._tensors import SharedState, SharedStateSyncInfo
 from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold import _native
 from ringfold._error import PCCLError, Result
+from ringfold._settings import SettingValue, setting_pairs
 
 
 class Communicator:
@@ -35,7 +36,7 @@ class Communicator:
     to each neighbour on another host (0: the default).
 
     ``name`` is the name of this peer in errors (default: host and process id). ``token`` is the join token of the master
-    (default: ``PCCL_JOIN_TOKEN``, or the file named by ``PCCL_JOIN_TOKEN_FILE``). ``tls`` are the paths of the certificates of
+    (default: ``RINGFOLD_JOIN_TOKEN``, or the file named by ``RINGFOLD_JOIN_TOKEN_FILE``). ``tls`` are the paths of the certificates of
     the run: CA, certificate, key and, if there is one, revocation list (default: ``RINGFOLD_TLS_CA``, ``RINGFOLD_TLS_CERT``,
     ``RINGFOLD_TLS_KEY`` and ``RINGFOLD_TLS_REVOKED``). ``listen_ports`` is the port, or the first
     and last of a range, to listen on (default: any free one); ``bind`` the local address to listen on; ``advertise`` the
@@ -48,6 +49,9 @@ class Communicator:
     ``replica`` are the id and the number of ranks of the replica that this peer is a rank of (default: none). The ranks of a
     replica are in different groups. They are admitted together, and if one is lost the others are removed, too. The id is a
     random number below 2**128 that all ranks share, and a new one whenever the replica starts.
+
+    ``settings`` are settings by name, such as ``{"heartbeat": 0.25, "stall_after": "10s"}``; ``"config"`` is the path of a TOML
+    file with settings. They have priority over variables of the environment; an argument for the same thing has priority over them.
 
     Calls may be made from any thread, and release the interpreter lock while they wait. Every waiting call ends: with its
     result, with a :class:`PCCLError` that names the missing peers, or with the exception of a signal handler (Ctrl-C); then
@@ -88,6 +92,7 @@ class Communicator:
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
         replica: tuple[int, int] | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
@@ -109,6 +114,7 @@ class Communicator:
             volunteer_relay,
             None if tls is None else list(tls),
             replica,
+            setting_pairs(settings),
         )
         _living.add(self)
 

@@ -6,11 +6,12 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
 from ringfold import _native
+from ringfold._settings import SettingValue, setting_pairs
 
 
 class MasterNode:
@@ -31,6 +32,12 @@ class MasterNode:
     ``recover_min`` is the number of peers that must be back for the run to continue earlier, and that must hold a revision
     for it to win over older ones (``RINGFOLD_RECOVER_MIN``; otherwise all lost peers, and one holder).
 
+    ``http`` is the address of an HTTP server with metrics, health, the status and a web page: ``"host:port"``, or ``"port"`` at
+    127.0.0.1 (default: ``RINGFOLD_HTTP``, or off). ``http_token`` is needed to read it, if it is given
+    (``RINGFOLD_HTTP_TOKEN_FILE``); ``admin_token`` to evict peers and to drain the run (``RINGFOLD_ADMIN_TOKEN_FILE``).
+
+    ``settings`` are settings by name, as for :class:`Communicator`.
+
     ``run()`` serves on a native thread. A script that only calls ``run()`` serves until Ctrl-C: the end of the script, and
     the destructor, wait until the master is interrupted. An exception that ends the script also ends the master. As a
     context manager it runs on entry and ends on exit.
@@ -42,7 +49,7 @@ class MasterNode:
 
     def __init__(
         self,
-        listen_address: str = "0.0.0.0:48148",
+        listen_address: str | None = None,
         *,
         token: str | None = None,
         tls: Sequence[str] | None = None,
@@ -51,6 +58,10 @@ class MasterNode:
         recover: Literal["newest", "majority", "manual"] | None = None,
         recover_after: float | None = None,
         recover_min: int | None = None,
+        http: str | None = None,
+        http_token: str | None = None,
+        admin_token: str | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         if isinstance(masters, str):
             masters = [address.strip() for address in masters.split(",")]
@@ -63,6 +74,10 @@ class MasterNode:
             recover,
             recover_after,
             recover_min,
+            http,
+            http_token,
+            admin_token,
+            setting_pairs(settings),
         )
         self._runs = False
         self._process = os.getpid()
@@ -79,6 +94,14 @@ class MasterNode:
         addresses = self._native.addresses()
         if not addresses:
             raise RuntimeError("the master does not listen yet: call run()")
+        return addresses[0]
+
+    @property
+    def http_address(self) -> str:
+        """The address of its HTTP server, with the actual port."""
+        addresses = self._native.http_addresses()
+        if not addresses:
+            raise RuntimeError("no HTTP server is running: give http, and call run()")
         return addresses[0]
 
     def interrupt(self) -> None:

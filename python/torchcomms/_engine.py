@@ -17,7 +17,7 @@ from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
 from torchcomms._device import Device, is_capturing, synchronize_devices
 from torchcomms._dtypes import SUM, U8
-from torchcomms._hints import check_call_hints, media_of, tag_of, tls_of
+from torchcomms._hints import check_call_hints, media_of, setting_seconds, settings_of, tag_of, tls_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
 from torchcomms._sparse import all_reduce_sparse, is_sparse_sum
@@ -279,7 +279,9 @@ class Engine:
     def new_window(self) -> TorchCommWindow:
         from torchcomms._window import TorchCommWindow
 
-        shares = media_of(self._options.hints) != "tcp"
+        shares = media_of(self._options.hints) != "tcp" and _native.setting_is_on(
+            "group", "shared_memory", settings_of(self._options.hints)
+        )
         return TorchCommWindow(self._require_group(), shares, self._join_queues, lambda: self._device)
 
     # --- other groups ----------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ class Engine:
                 f"invalid ranks {ranks} in split: rank {self.rank} is not among them; pass an empty list instead"
             )
         limit = self._timeout if timeout is None else timeout
-        child = group.split(ranks, _short(name), limit, media_of(options.hints))
+        child = group.split(ranks, _short(name), limit, media_of(options.hints), settings_of(options.hints))
         engine = type(self)(self._backend, options, child, self._wanted_device)
         engine._timeout = self._timeout
         return engine
@@ -330,6 +332,7 @@ class Engine:
                 restores=self._options.enable_reconfigure,
                 media=media_of(self._options.hints),
                 tls=tls_of(self._options.hints),
+                settings=settings_of(self._options.hints),
             )
         except GroupError as error:
             self._why_no_group = f"the last reconfigure() failed: {error}"
@@ -430,6 +433,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
         return kind(backend, options, None, device)
     rank, size = _environment.rank_and_size()
     timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
+    limit = setting_seconds(options.hints, "bootstrap_timeout")
     # Generated names differ from rank to rank; unnamed communicators share one.
     name = options.name or "unnamed"
     exchange = open_exchange(name, store, timeout) if size > 1 else None
@@ -440,10 +444,11 @@ def new_engine(backend: str, options: CommOptions, store: Store | None, device: 
             name=_short(name),
             at=exchange,
             timeout=timeout,
-            connect_timeout=timeout,
+            connect_timeout=limit or timeout,
             restores=False,
             media=media_of(options.hints),
             tls=tls_of(options.hints),
+            settings=settings_of(options.hints),
         )
     finally:
         if exchange is not None:

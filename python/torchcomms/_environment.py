@@ -90,6 +90,11 @@ def _checked(launcher: _Launcher, rank: str, size: str) -> tuple[int, int]:
     return r, s
 
 
+def has_timeout() -> bool:
+    """Whether the variable of the timeout is set."""
+    return TIMEOUT in os.environ
+
+
 def timeout_seconds() -> float:
     """The timeout of communicators that were made without one."""
     text = os.environ.get(TIMEOUT)

@@ -20,7 +20,12 @@ TAG = "ringfold::tag"
 TLS = ("ringfold::tls_ca", "ringfold::tls_cert", "ringfold::tls_key")
 """The paths of the certificates of a group: CA, certificate and key. All or none."""
 
+OPERATION_TIMEOUT = "ringfold::operation_timeout"
+"""The setting of the timeout of operations."""
+
 _OURS = "ringfold::"
+# Settings that are hints of their own or arguments.
+_NOT_SETTINGS = ("bootstrap", *(name.removeprefix(_OURS) for name in TLS))
 _MEDIA_VALUES = ("auto", "shared", "tcp")
 # With this hint, torch passes all options of a process group as hints.
 _FROM_TORCH = "persistent_store"
@@ -36,7 +41,7 @@ def is_known(name: str) -> bool:
     >>> is_known("torchcomm::ncclx::high_priority_stream"), is_known("ringfold::media"), is_known("backend_option")
     (True, True, False)
     """
-    return name in (MEDIA, TAG, _FROM_TORCH, *TLS) or _is_priority(name)
+    return name in (MEDIA, TAG, _FROM_TORCH, *TLS) or _is_priority(name) or _is_setting(name)
 
 
 def check_hints(hints: Mapping[str, str] | None) -> None:
@@ -50,6 +55,8 @@ def check_hints(hints: Mapping[str, str] | None) -> None:
     wants_high_priority(hints)
     media_of(hints)
     tls_of(hints)
+    if settings_of(hints):
+        setting_seconds(hints, "operation_timeout")
     for name in hints:
         _reject_unknown_of_ours(name)
         if not is_known(name) and _FROM_TORCH not in hints:
@@ -113,6 +120,23 @@ def tls_of(hints: Mapping[str, str] | None) -> list[str] | None:
     return paths or None
 
 
+def settings_of(hints: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    """The settings of a group among the hints: ``ringfold::NAME``."""
+    return [
+        (name.removeprefix(_OURS), str(value)) for name, value in (hints or {}).items() if _is_setting(name)
+    ]
+
+
+def setting_seconds(hints: Mapping[str, str] | None, name: str) -> float | None:
+    """The seconds of a setting of a group, by hint, variable or file; None if only its default is known."""
+    from ringfold import _native
+
+    try:
+        return _native.setting_seconds("group", name, settings_of(hints))
+    except ValueError as error:
+        raise RuntimeError(str(error)) from None
+
+
 def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
     """The stream priority that the hints ask for; None without such a hint."""
     from torchcomms._environment import truth
@@ -123,13 +147,25 @@ def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
     return None
 
 
+def _is_setting(name: str) -> bool:
+    if not name.startswith(_OURS):
+        return False
+    # Only such a hint needs the native module here.
+    from ringfold import _native
+
+    setting = name.removeprefix(_OURS)
+    return setting not in _NOT_SETTINGS and (setting == "config" or setting in _native.setting_names("group"))
+
+
 def _is_priority(name: str) -> bool:
     return name.rpartition("::")[2] in _PRIORITY
 
 
 def _reject_unknown_of_ours(name: str) -> None:
     if name.startswith(_OURS) and not is_known(name):
-        raise RuntimeError(f"unknown hint {name!r}: hints of ringfold are {', '.join((MEDIA, TAG, *TLS))}")
+        raise RuntimeError(
+            f"unknown hint {name!r}: hints of ringfold are {', '.join((MEDIA, TAG, *TLS))}, and settings"
+        )
 
 
 def _warn(text: str) -> None:

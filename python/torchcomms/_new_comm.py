@@ -75,7 +75,7 @@ def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
     if python_class is None and not is_engine and backend != _registry.FAKE:
         raise _registry.unknown_backend(backend)
     _hints.check_hints(wanted.hints)
-    options = _with_defaults(backend, wanted)
+    options = _with_defaults(backend, wanted, is_engine)
     # The number may differ between ranks, so it is not used to find each other.
     name = wanted.name or f"torchcomm_{next(_numbers)}"
     made: Backend
@@ -97,13 +97,15 @@ def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
     return TorchComm(made, device, name, options)
 
 
-def _with_defaults(backend: str, wanted: CommOptions) -> CommOptions:
+def _with_defaults(backend: str, wanted: CommOptions, is_engine: bool) -> CommOptions:
     """The options with defaults of the environment, and without the store, which belongs to the caller."""
     aborts = wanted.abort_process_on_timeout_or_error
     by_environment = _environment.aborts_process()
     if aborts is None:
         aborts = backend in _ENDS_PROCESS if by_environment is None else by_environment
     limit = seconds(wanted.timeout)
+    if limit is None:
+        limit = _setting_seconds(wanted) if is_engine else None
     if limit is None:
         limit = _environment.timeout_seconds()
     is_high = wanted.is_high_priority_stream
@@ -118,6 +120,13 @@ def _with_defaults(backend: str, wanted: CommOptions) -> CommOptions:
         hints=dict(wanted.hints) if wanted.hints else None,
         enable_reconfigure=bool(wanted.enable_reconfigure),
     )
+
+
+def _setting_seconds(wanted: CommOptions) -> float | None:
+    """The setting ``operation_timeout``. A hint has priority over ``TORCHCOMM_TIMEOUT_SECONDS``, a variable has not."""
+    if _environment.has_timeout() and _hints.OPERATION_TIMEOUT not in (wanted.hints or {}):
+        return None
+    return _hints.setting_seconds(wanted.hints, "operation_timeout")
 
 
 def _device(device: torch.device | str) -> torch.device:

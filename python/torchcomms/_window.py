@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import weakref
 from collections.abc import Callable
@@ -103,9 +102,8 @@ class TorchCommWindow:
         from torchcomms._shared_storage import Pinned, share
 
         storage = tensor.untyped_storage()
-        is_wanted = self._shares and os.environ.get("RINGFOLD_SHARED_MEMORY") != "0"
         self._flush()
-        file = share(storage) if is_wanted else None
+        file = share(storage) if self._shares else None
         where = None if file is None else (file, tensor.data_ptr() - storage.data_ptr())
         keep = Pinned(storage) if file is None else storage
         self._window = Window.open(self._group, _span(tensor), where, _encode(tensor), keep)

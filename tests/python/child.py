@@ -16,7 +16,16 @@ from typing import Protocol
 from blocked import wait_until_blocked
 
 # Settings of the user that must not affect the tests.
-HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE", "RINGFOLD_MASTERS")
+HIDDEN = (
+    "RINGFOLD_CONFIG",
+    "RINGFOLD_LOG",
+    "PCCL_LOG_LEVEL",
+    "RINGFOLD_JOIN_TOKEN",
+    "RINGFOLD_JOIN_TOKEN_FILE",
+    "PCCL_JOIN_TOKEN",
+    "PCCL_JOIN_TOKEN_FILE",
+    "RINGFOLD_MASTERS",
+)
 
 
 class Process(Protocol):

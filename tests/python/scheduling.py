@@ -18,7 +18,7 @@ ONE_WORKER = {"test_install.py"}
 
 LONG = (
     *("test_matrix.py", "test_seeds.py", "test_install.py", "test_examples.py", "test_headers.py"),
-    "test_elastic_tools.py",
+    *("test_elastic_tools.py", "test_ray.py", "test_slurm.py", "test_systemd.py"),
 )
 """Modules with long tests. They start first, so that no worker is left with one at the end."""
 

@@ -22,6 +22,7 @@ import pccl
 import pytest
 import ringfold
 import ringfold.elastic
+import ringfold.ray
 import tools
 from child import Spawn
 from forks import torchrun_environments
@@ -35,7 +36,7 @@ FRAGMENTS_MAX = 6
 # Public names beside __all__, which is the specification's.
 ALSO = {"pccl": ["DeviceType", "Result", "__version__"]}
 # Classes that users receive, and never create.
-RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.PendingReduction)
+RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.PendingReduction, ringfold.ray.PeerContext)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **home}
     env |= tools.environment(*program.tools) if program.tools else {}
+    # Lightning warns where Slurm is installed.
+    env["PYTHONWARNINGS"] = "ignore:The `srun` command is available"
     ranks = torchrun_environments(program.number("ranks", 0))
     children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
     for number, child in enumerate(children):
@@ -141,7 +144,9 @@ def test_most_of_what_the_pages_show_is_run() -> None:
     assert all(block.info for block in BLOCKS), "a block does not say what it is"
 
 
-@pytest.mark.parametrize("module", [pccl, ringfold, ringfold.elastic], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [pccl, ringfold, ringfold.elastic, ringfold.ray], ids=lambda module: module.__name__
+)
 def test_every_public_name_is_described_with_all_its_members_and_parameters(module: ModuleType) -> None:
     missing = []
     for name in sorted({*module.__all__, *ALSO.get(module.__name__, [])}):

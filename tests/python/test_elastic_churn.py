@@ -59,6 +59,7 @@ for step, (batch,) in run.batches(DataLoader(data, batch_size=4, sampler=sampler
 REPLICAS = 3
 
 
+@pytest.mark.timeout(1800 if is_long() else 300)
 @pytest.mark.parametrize(("kind", "ranks"), short_of([("ddp", 1)], [("fsdp", 2)]))
 def test_replicas_come_and_go(kind: str, ranks: int, master: str, spawn_with_torch: Any) -> None:
     default = "600" if is_long() else "3"

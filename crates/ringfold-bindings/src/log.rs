@@ -1,14 +1,11 @@
-//! The log on standard error, and the variables that set its level.
+//! The log on standard error, and the settings of it.
 
+use core::fmt;
+use ringfold::settings::{Settings, Source, table};
 use std::str::FromStr;
 use std::sync::Once;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
-
-/// A level, or a filter such as `warn,ringfold=debug`. It has priority over [`PCCL_LOG_LEVEL`].
-pub const RINGFOLD_LOG: &str = "RINGFOLD_LOG";
-/// A level; the variable that `pccl.h` documents.
-pub const PCCL_LOG_LEVEL: &str = "PCCL_LOG_LEVEL";
 
 /// The least severe level that is logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,18 +32,26 @@ impl FromStr for LogLevel {
     }
 }
 
-/// Starts logging by the variables, once per process; for libraries.
-pub fn start_once() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| start(None));
+/// As it is written in a setting.
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
-/// Starts logging, unless the process has installed a log itself. The argument has priority over the variables.
-pub fn start(level: Option<LogLevel>) {
-    let (filter, warning) = match level {
-        Some(LogLevel(level)) => (Targets::new().with_default(level), None),
-        None => read_filter(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
-    };
+/// Starts logging, once per process; for libraries and commands without settings of their own.
+pub fn start_once() {
+    static ONCE: Once = Once::new();
+    // What is wrong with settings is reported when they are used.
+    ONCE.call_once(|| start(Settings::without_builder().ok().as_ref()));
+}
+
+/// Starts logging by these settings, unless the process has installed a log itself.
+pub fn start(settings: Option<&Settings>) {
+    let found =
+        settings.and_then(|settings| Some((settings.text(&table::LOG)?, settings.source(&table::LOG))));
+    let (filter, warning) =
+        found.map_or_else(|| (default_filter(), None), |(text, source)| read_filter(text, source));
     // It fails only if a log was started before.
     let _ = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
@@ -61,25 +66,25 @@ pub fn start(level: Option<LogLevel>) {
     }
 }
 
-/// The filter of the variables, and a warning about an invalid variable. An invalid one leaves warnings on.
-fn read_filter(variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
-    let only = |level| Targets::new().with_default(level);
-    let default = || only(LevelFilter::WARN);
-    if let Some(text) = variable(RINGFOLD_LOG) {
-        if let Ok(LogLevel(level)) = text.parse() {
-            return (only(level), None);
-        }
-        return match text.parse::<Targets>() {
-            Ok(filter) if filter.default_level().is_none() => (filter.with_default(LevelFilter::WARN), None),
-            Ok(filter) => (filter, None),
-            Err(error) => (default(), Some(format!("ignored invalid {RINGFOLD_LOG}: {error}"))),
-        };
-    }
-    match variable(PCCL_LOG_LEVEL).map(|text| text.parse()) {
-        Some(Ok(LogLevel(level))) => (only(level), None),
-        Some(Err(error)) => (default(), Some(format!("ignored invalid {PCCL_LOG_LEVEL}: {error}"))),
-        None => (default(), None),
-    }
+fn default_filter() -> Targets {
+    Targets::new().with_default(LevelFilter::WARN)
+}
+
+/// The filter of the setting, and a warning if it is invalid. An invalid one leaves warnings on.
+fn read_filter(text: &str, source: &Source) -> (Targets, Option<String>) {
+    let why = match text.parse() {
+        Ok(LogLevel(level)) => return (Targets::new().with_default(level), None),
+        // The old variable is a level alone.
+        Err(error) if *source == Source::Variable("PCCL_LOG_LEVEL") => error,
+        Err(_) => match text.parse::<Targets>() {
+            Ok(filter) if filter.default_level().is_none() => {
+                return (filter.with_default(LevelFilter::WARN), None);
+            }
+            Ok(filter) => return (filter, None),
+            Err(error) => error.to_string(),
+        },
+    };
+    (default_filter(), Some(format!("ignored invalid {source}: {why}")))
 }
 
 #[cfg(test)]
@@ -87,31 +92,31 @@ mod tests {
     use super::*;
     use tracing_subscriber::{Layer, Registry};
 
-    fn level(variables: &[(&str, &str)]) -> (Option<LevelFilter>, bool) {
-        let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        let (filter, warning) = read_filter(find);
+    const NEW: Source = Source::Variable("RINGFOLD_LOG");
+    const OLD: Source = Source::Variable("PCCL_LOG_LEVEL");
+
+    fn level(text: &str, source: &Source) -> (Option<LevelFilter>, bool) {
+        let (filter, warning) = read_filter(text, source);
         (Layer::<Registry>::max_level_hint(&filter), warning.is_some())
     }
 
     #[test]
-    fn warnings_are_logged_unless_a_variable_says_otherwise() {
-        assert_eq!(level(&[]), (Some(LevelFilter::WARN), false));
-        assert_eq!(level(&[(PCCL_LOG_LEVEL, "INFO")]), (Some(LevelFilter::INFO), false));
-        assert_eq!(level(&[(PCCL_LOG_LEVEL, "FATAL")]), (Some(LevelFilter::OFF), false));
-        assert_eq!(level(&[(PCCL_LOG_LEVEL, "NONE")]), (Some(LevelFilter::OFF), false));
-        assert_eq!(
-            level(&[(RINGFOLD_LOG, "off"), (PCCL_LOG_LEVEL, "INFO")]),
-            (Some(LevelFilter::OFF), false)
-        );
-        assert_eq!(level(&[(RINGFOLD_LOG, "error,ringfold=debug")]), (Some(LevelFilter::DEBUG), false));
-        let (filter, _) = read_filter(|_| Some("ringfold_fabric=debug".into()));
+    fn a_level_or_a_filter_is_used() {
+        assert_eq!(level("warn", &Source::Default), (Some(LevelFilter::WARN), false));
+        assert_eq!(level("INFO", &OLD), (Some(LevelFilter::INFO), false));
+        assert_eq!(level("FATAL", &OLD), (Some(LevelFilter::OFF), false));
+        assert_eq!(level("NONE", &OLD), (Some(LevelFilter::OFF), false));
+        assert_eq!(level("error,ringfold=debug", &NEW), (Some(LevelFilter::DEBUG), false));
+        let (filter, _) = read_filter("ringfold_fabric=debug", &NEW);
         assert!(filter.would_enable("ringfold", &tracing::Level::WARN), "the default holds for the rest");
         assert!(!filter.would_enable("ringfold", &tracing::Level::INFO));
+        let level: LogLevel = "Warning".parse().unwrap();
+        assert_eq!(level.to_string(), "warn");
     }
 
     #[test]
-    fn an_invalid_variable_leaves_warnings_on_and_is_reported() {
-        assert_eq!(level(&[(PCCL_LOG_LEVEL, "loud")]), (Some(LevelFilter::WARN), true));
-        assert_eq!(level(&[(RINGFOLD_LOG, "a=b=c")]), (Some(LevelFilter::WARN), true));
+    fn an_invalid_setting_leaves_warnings_on_and_is_reported() {
+        assert_eq!(level("loud", &OLD), (Some(LevelFilter::WARN), true));
+        assert_eq!(level("a=b=c", &NEW), (Some(LevelFilter::WARN), true));
     }
 }

@@ -5,10 +5,9 @@ use crate::init::require_init;
 use crate::result::{ResultCode, guarded};
 use crate::types::{Comm, CommCreateParams, PeerTraffic, Traffic};
 use core::ffi::c_int;
-use ringfold::Communicator;
+use ringfold::settings::{self, Given, Settings, User};
+use ringfold::{Communicator, Error};
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
-use ringfold_bindings::join_token;
-use ringfold_bindings::masters;
 use ringfold_bindings::result::{ApiCall, CallError};
 use std::sync::Arc;
 
@@ -61,13 +60,12 @@ fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
             u16::MAX
         ))
     })?;
-    let mut builder = Communicator::builder(masters::listed().unwrap_or_else(|| master.to_string()))
-        .peer_group(params.peer_group)
-        .streams(streams);
-    if let Some(token) = join_token::read_environment()? {
-        builder = builder.token(token);
-    }
-    let communicator = builder.build().map_err(|e| CallError::from_error(&e, ApiCall::Creation))?;
+    let invalid = |e: Error| CallError::from_error(&e, ApiCall::Creation);
+    // The list of all masters has priority over the address of one.
+    let settings = Settings::load(User::Peer, &Given::default()).map_err(|e| invalid(e.into()))?;
+    let masters = settings::master_addresses(&settings).unwrap_or_else(|| master.to_string());
+    let builder = Communicator::builder(masters).peer_group(params.peer_group).streams(streams);
+    let communicator = builder.build().map_err(invalid)?;
     Ok(CommunicatorHandle::new(communicator))
 }
 

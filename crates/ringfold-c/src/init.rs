@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, Ordering};
 use ringfold::TlsFiles;
 use ringfold::cuda::Driver;
+use ringfold::settings::{SettingError, set_for_process};
 use ringfold_bindings::log;
 use ringfold_bindings::result::CallError;
 use std::path::PathBuf;
@@ -50,20 +51,54 @@ pub unsafe extern "C" fn pcclSetTls(
     revoked_path: *const c_char,
 ) -> ResultCode {
     guarded(|| {
-        let path = |text: *const c_char| -> Result<Option<PathBuf>, CallError> {
-            if text.is_null() {
-                return Ok(None);
-            }
-            // SAFETY: it is not null, and the caller promises that it is a text.
-            let text = unsafe { CStr::from_ptr(text) };
-            let text = text.to_str().map_err(|_| CallError::invalid_argument("invalid path: not UTF-8"))?;
-            Ok(Some(text.into()))
-        };
+        // SAFETY: the caller promises that they are null or texts.
+        let path = |path| unsafe { text(path, "path") };
         let (ca, certificate) = (path(ca_path)?, path(certificate_path)?);
-        let files = TlsFiles::from_parts(ca, certificate, path(key_path)?, path(revoked_path)?);
-        TlsFiles::set_default(files.map_err(CallError::invalid_argument)?);
-        Ok(())
+        let (key, revoked) = (path(key_path)?, path(revoked_path)?);
+        let [given @ .., _] = [ca, certificate, key, revoked];
+        let files = TlsFiles::from_parts(
+            ca.map(PathBuf::from),
+            certificate.map(PathBuf::from),
+            key.map(PathBuf::from),
+            revoked.map(PathBuf::from),
+        );
+        let is_given = files.map_err(CallError::invalid_argument)?.is_some();
+        let names = ["tls_ca", "tls_cert", "tls_key"];
+        let set = |name, value| set_for_process(name, value).map_err(invalid);
+        names.into_iter().zip(given).try_for_each(|(name, path)| set(name, path))?;
+        // Without a list here, that of the environment is not used either.
+        set("tls_revoked", if is_given { revoked.or(Some("")) } else { None })
     })
+}
+
+/// Sets a setting of what is created from now on.
+///
+/// # Safety
+/// As `pccl.h` says: the pointers are null or texts that end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclSetOption(name: *const c_char, value: *const c_char) -> ResultCode {
+    guarded(|| {
+        // SAFETY: the caller promises that they are null or texts.
+        let (name, value) = unsafe { (text(name, "name")?, text(value, "value")?) };
+        set_for_process(name.ok_or_else(|| CallError::null("name"))?, value).map_err(invalid)
+    })
+}
+
+fn invalid(error: SettingError) -> CallError {
+    CallError::invalid_argument(error.to_string())
+}
+
+/// A text; none if it is null.
+///
+/// # Safety
+/// It is null, or a text that ends with a zero and stays valid as long as the result is used.
+unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, CallError> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: it is not null, and the caller promises that it is a text.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| CallError::invalid_argument(format!("invalid {what}: not UTF-8")))
 }
 
 /// An error before `pcclInit`.

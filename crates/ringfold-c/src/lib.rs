@@ -23,7 +23,7 @@ pub use communicator::{
     pcclAreNewPeersPending, pcclArePeersPending, pcclConnect, pcclCreateCommunicator,
     pcclDestroyCommunicator, pcclGetAttribute, pcclOptimizeTopology, pcclUpdateTopology,
 };
-pub use init::{pcclGetBuildInfo, pcclInit, pcclSetTls};
+pub use init::{pcclGetBuildInfo, pcclInit, pcclSetOption, pcclSetTls};
 pub use last_error::pcclGetLastError;
 pub use master::{
     pcclCreateMaster, pcclDestroyMaster, pcclGetMasterAddress, pcclInterruptMaster,

@@ -4,8 +4,8 @@ use crate::handles::{Handles, drop_last};
 use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
+use ringfold_bindings::log;
 use ringfold_bindings::result::{ApiCall, CallError};
-use ringfold_bindings::{join_token, log, masters};
 use std::sync::Arc;
 
 /// All masters of the process; the handles of communicators have another remainder.
@@ -34,14 +34,8 @@ pub unsafe extern "C" fn pcclCreateMaster(
         if p_master_handle_out.is_null() {
             return Err(CallError::null("p_master_handle_out"));
         }
-        let mut builder = Master::builder().listen(listen_address.to_rust()?.to_string());
-        if let Some(list) = masters::listed() {
-            builder = builder.masters(list.split(',').map(str::trim));
-        }
-        if let Some(token) = join_token::read_environment()? {
-            builder = builder.token(token);
-        }
-        let master = builder.build();
+        let builder = Master::builder().listen(listen_address.to_rust()?.to_string());
+        let master = builder.try_build().map_err(|e| CallError::from_error(&e, ApiCall::Master))?;
         if let Err(error) = master.bind() {
             tracing::debug!("{error}; pcclRunMaster tries again");
         }

@@ -2,6 +2,7 @@
 //! interpreter.
 
 use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
+use crate::config::ConfigArguments;
 use crate::demo::{Demo, PeerArguments};
 use crate::doctor::DoctorArguments;
 use crate::exit_code::FAILURE;
@@ -9,6 +10,7 @@ use crate::invocation::Invocation;
 use crate::keys::KeysArguments;
 use crate::lab::Lab;
 use crate::master::MasterArguments;
+use crate::observe::{DrainArguments, EvictArguments, StatusArguments, TopArguments};
 use crate::relay::RelayArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -27,12 +29,24 @@ struct Ringfold {
 #[derive(Subcommand)]
 enum RingfoldCommand {
     /// Run the master of an elastic run
-    Master(MasterArguments),
+    Master(Box<MasterArguments>),
+    /// Show the state of a run: who is in it, who waits for whom, how fast it is
+    ///
+    /// The exit code is 0 if the run is healthy, 1 if it is degraded, 2 if no master answers.
+    Status(StatusArguments),
+    /// Show the state of a run live in this terminal
+    Top(TopArguments),
+    /// Remove a peer from its run
+    Evict(EvictArguments),
+    /// Refuse new peers, so that a run can end
+    Drain(DrainArguments),
     /// Relay the traffic of peers that cannot reach each other, because both are behind a NAT
     ///
     /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
     /// SIGTERM with exit code 0.
     Relay(RelayArguments),
+    /// Show the settings in force and where they come from, or check a file with settings
+    Config(ConfigArguments),
     /// Make the secrets of a run
     Keys(KeysArguments),
     /// Say what is wrong with this host, with the way to the master, and between hosts
@@ -83,11 +97,16 @@ pub fn named(name: &str, arguments: Vec<OsString>, invocation: &Invocation) -> O
 pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
     run("ringfold", arguments, |Ringfold { command }| {
         if !matches!(command, RingfoldCommand::Master(_) | RingfoldCommand::Relay(_)) {
-            log::start(None);
+            log::start_once();
         }
         match command {
             RingfoldCommand::Master(master) => master.run(),
+            RingfoldCommand::Status(status) => status.run(),
+            RingfoldCommand::Top(top) => top.run(),
+            RingfoldCommand::Evict(evict) => evict.run(),
+            RingfoldCommand::Drain(drain) => drain.run(),
             RingfoldCommand::Relay(relay) => relay.run(),
+            RingfoldCommand::Config(config) => config.run(),
             RingfoldCommand::Keys(keys) => keys.run(),
             RingfoldCommand::Doctor(doctor) => doctor.run(invocation),
             RingfoldCommand::Demo(demo) => demo.run(invocation),

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use report::{HostFindings, Style};
 use ringfold::MASTER_PORT;
-use ringfold::doctor::{self, DOCTOR_PORT, DoctorSettings, Judgement};
-use ringfold_bindings::masters;
+use ringfold::doctor::{self, DOCTOR_PORT, DoctorOptions, Judgement};
+use ringfold::settings::{table, with_port};
 use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -74,8 +74,10 @@ pub struct DoctorArguments {
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
+    settings: serving::SettingArguments,
+    #[command(flatten)]
     tls: serving::TlsArguments,
-    /// Do not encrypt connections, as a run with RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
+    /// Do not encrypt connections, as a run that does not [default: RINGFOLD_INSECURE]
     #[arg(long)]
     insecure: bool,
 }
@@ -90,9 +92,9 @@ enum Note {
 impl DoctorArguments {
     /// Examines, prints, and returns the exit code.
     pub fn run(&self, invocation: &Invocation) -> Result<i32> {
-        let settings = self.settings()?;
+        let options = self.options()?;
         let through_run = self.all || self.preflight;
-        if through_run && settings.masters.is_empty() {
+        if through_run && options.masters.is_empty() {
             eprintln!("ringfold doctor: --all and --preflight need the address of the master");
             return Ok(USAGE);
         }
@@ -105,7 +107,7 @@ impl DoctorArguments {
         })?;
         let invocation = invocation.clone();
         let examine = move || {
-            let hosts = examine(&settings, through_run, &invocation, &notes);
+            let hosts = examine(&options, through_run, &invocation, &notes);
             let _ = notes.send(Note::Done(hosts));
         };
         thread::Builder::new().name("doctor".into()).spawn(examine)?;
@@ -122,26 +124,25 @@ impl DoctorArguments {
         self.print(&hosts)
     }
 
-    fn settings(&self) -> Result<DoctorSettings> {
-        let listed = masters::listed().unwrap_or_default();
-        let listed = listed.split(',').filter(|text| self.master.is_empty() && !text.trim().is_empty());
-        let with_port = |text: &str, port| serving::with_port(text.trim(), port);
-        let masters = self.master.iter().map(String::as_str).chain(listed);
+    fn options(&self) -> Result<DoctorOptions> {
+        let mut given = self.settings.given();
+        self.tls.add_to(&mut given);
+        let token_file = self.token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
+        serving::add_flag(&mut given, &table::INSECURE, self.insecure.then_some("true"));
+        let mut options = DoctorOptions::new(&given)?;
+        if !self.master.is_empty() {
+            options.masters = self.master.iter().map(|text| with_port(text, MASTER_PORT)).collect();
+        }
         let port = self.port.unwrap_or(if self.peers.is_empty() { 0 } else { DOCTOR_PORT });
         let peer_port = if port == 0 { DOCTOR_PORT } else { port };
-        let peers = self.peers.iter().map(|text| with_port(text, peer_port)).collect();
-        let masters: Vec<_> = masters.map(|text| with_port(text, MASTER_PORT)).collect();
-        Ok(DoctorSettings {
-            port: (!masters.is_empty() || !self.peers.is_empty()).then_some(port),
-            masters,
-            peers,
-            token: serving::join_token(self.token_file.as_deref())?.unwrap_or_default(),
-            tls: self.tls.files()?,
-            insecure: self.insecure.then_some(true),
-            bind: self.bind,
-            wait: Duration::from_secs(self.wait),
-            quick: self.quick,
-        })
+        options.peers = self.peers.iter().map(|text| with_port(text, peer_port)).collect();
+        let has_others = !options.masters.is_empty() || !options.peers.is_empty();
+        options.port = has_others.then_some(port);
+        options.bind = self.bind.or(options.bind);
+        options.wait = Duration::from_secs(self.wait);
+        options.quick = self.quick;
+        Ok(options)
     }
 
     fn print(&self, hosts: &[HostFindings]) -> Result<i32> {
@@ -172,7 +173,7 @@ impl DoctorArguments {
 }
 
 fn examine(
-    settings: &DoctorSettings,
+    options: &DoctorOptions,
     through_run: bool,
     invocation: &Invocation,
     notes: &Sender<Note>,
@@ -181,12 +182,12 @@ fn examine(
         let _ = notes.send(Note::Progress(text.to_owned()));
     };
     if through_run {
-        return match doctor::examine_all(settings, &progress) {
+        return match doctor::examine_all(options, &progress) {
             Ok(peers) => peers.into_iter().map(|(host, findings)| HostFindings { host, findings }).collect(),
             Err(findings) => vec![HostFindings { host: host_name(), findings }],
         };
     }
-    let mut findings = doctor::examine(settings, &progress);
+    let mut findings = doctor::examine(options, &progress);
     progress("asking Python");
     findings.extend(python::examine(invocation));
     vec![HostFindings { host: host_name(), findings }]

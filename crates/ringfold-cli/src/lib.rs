@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod command;
+mod config;
 pub mod demo;
 pub mod doctor;
 pub mod exit_code;
@@ -10,8 +11,10 @@ pub mod invocation;
 pub mod keys;
 pub mod lab;
 pub mod master;
+pub mod observe;
 mod progress_line;
 pub mod relay;
+mod service_manager;
 mod serving;
 pub mod signals;
 pub mod size;

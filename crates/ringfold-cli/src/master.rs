@@ -1,17 +1,17 @@
 //! The command that runs a master until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::service_manager::ServiceManager;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{JoinToken, MASTER_PORT, Master, RELAY_PORT, Recover, TuningFile};
+use ringfold::Master;
+use ringfold::settings::{Given, Settings, User, table};
 use ringfold_bindings::log::{self, LogLevel};
-use ringfold_bindings::masters;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The arguments of a master.
 #[derive(Args, Debug)]
@@ -23,6 +23,20 @@ pub struct MasterArguments {
     /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// Serve metrics, health, the status and a web page over HTTP: HOST:PORT, HOST (port 48180) or PORT (at 127.0.0.1). It is
+    /// not encrypted [default: RINGFOLD_HTTP, or off]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// The file with the token that is needed to read over HTTP [default: RINGFOLD_HTTP_TOKEN_FILE; or everybody who reaches
+    /// the port may read]
+    #[arg(long, value_name = "PATH")]
+    http_token_file: Option<PathBuf>,
+    /// The file with the token of operators, who may evict peers and drain the run; with certificates the role admin is
+    /// enough [default: RINGFOLD_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    settings: serving::SettingArguments,
     #[command(flatten)]
     tls: serving::TlsArguments,
     /// Do not encrypt connections, for measurements. All peers need RINGFOLD_INSECURE=1 [default: RINGFOLD_INSECURE]
@@ -39,8 +53,8 @@ pub struct MasterArguments {
     lease: Option<String>,
     /// The position of this master in the list, from 1: behind a NAT or in a container, where it does not listen on its
     /// address of the list [default: the one whose address it listens on]
-    #[arg(long, value_name = "N")]
-    this_master: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = serving::valid(&table::THIS_MASTER))]
+    this_master: Option<String>,
     /// The address of a relay for peers that cannot reach each other, HOST:PORT or HOST; may be repeated, up to 4. See
     /// `ringfold relay`
     #[arg(long, value_name = "ADDR")]
@@ -51,22 +65,22 @@ pub struct MasterArguments {
     /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<LogLevel>,
-    /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
-    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
-    #[arg(long, value_name = "SECONDS")]
-    unreachable_after: Option<u64>,
+    /// How long a peer's host may answer nothing before its connection is closed, such as 30s, at least 3s
+    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15s]
+    #[arg(long, value_name = "TIME", value_parser = serving::valid(&table::UNREACHABLE_AFTER))]
+    unreachable_after: Option<String>,
     /// Which state the run continues from when all peers that held it were lost and come back from checkpoints: newest,
     /// majority (a revision that most of the lost peers hold), or manual (reject all until a peer syncs as send-only)
     /// [default: RINGFOLD_RECOVER, or newest]
-    #[arg(long, value_name = "POLICY")]
-    recover: Option<Recover>,
-    /// How long the first peers that come back wait for the others, in seconds [default: RINGFOLD_RECOVER_AFTER, or 30]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    recover_after: Option<Duration>,
+    #[arg(long, value_name = "POLICY", value_parser = serving::valid(&table::RECOVER))]
+    recover: Option<String>,
+    /// How long the first peers that come back wait for the others, such as 2min [default: RINGFOLD_RECOVER_AFTER, or 30s]
+    #[arg(long, value_name = "TIME", value_parser = serving::valid(&table::RECOVER_AFTER))]
+    recover_after: Option<String>,
     /// How many peers must be back for the run to continue earlier, and must hold a revision for it to win over older ones
     /// [default: RINGFOLD_RECOVER_MIN; or all lost peers must be back, and one holder is enough]
-    #[arg(long, value_name = "PEERS")]
-    recover_min: Option<usize>,
+    #[arg(long, value_name = "PEERS", value_parser = serving::valid(&table::RECOVER_MIN))]
+    recover_min: Option<String>,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -75,83 +89,69 @@ pub struct MasterArguments {
 impl MasterArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        log::start(self.log);
+        let given = self.given();
+        let settings = Settings::load(User::Master, &given);
+        log::start(settings.as_ref().ok());
+        let settings = settings?;
         serving::raise_descriptor_limit();
-        let token = serving::join_token(self.token_file.as_deref())?;
         let signals = Signals::catch()?;
-        let master = Arc::new(self.start(token)?);
-        self.announce(&master.addresses())?;
+        let master = Arc::new(Master::builder().settings(given).try_build()?);
+        master.run()?;
+        let line = self.announce(&master.addresses(), settings.is_set(&table::LISTEN))?;
+        for address in master.http_addresses() {
+            serving::print_line(&format!("{HTTP_LISTENING}{address}"))?;
+        }
+        let manager = ServiceManager::from_environment();
+        manager.ready(&line);
+        let watched = master.clone();
+        manager.watch(move |time| watched.responds_within(time))?;
         let interrupted = master.clone();
-        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || {
+            manager.stopping();
+            interrupted.interrupt();
+        })?;
         master.wait().context("the master failed")?;
         Ok(SUCCESS)
     }
 
-    fn start(&self, token: Option<JoinToken>) -> Result<Master> {
-        let mut builder = Master::builder();
-        for text in &self.listen {
-            builder = builder.listen(serving::with_port(text, MASTER_PORT));
-        }
-        let listed = masters::listed().unwrap_or_default();
-        let listed = listed.split(',').filter(|text| self.masters.is_empty() && !text.trim().is_empty());
-        let masters = self.masters.iter().map(String::as_str).chain(listed);
-        builder = builder.masters(masters.map(|text| serving::with_port(text.trim(), MASTER_PORT)));
-        if let Some(address) = &self.lease {
-            builder = builder.lease(address.as_str());
-        }
-        if let Some(position) = self.this_master {
-            let index = position.checked_sub(1).context("invalid --this-master 0: positions begin with 1")?;
-            builder = builder.this_master(index);
-        }
-        for text in &self.relay {
-            builder = builder.relay(serving::with_port(text, RELAY_PORT));
-        }
-        if let Some(token) = token {
-            builder = builder.token(token);
-        }
-        if let Some(files) = self.tls.files()? {
-            builder = builder.tls(files);
-        }
-        if self.insecure {
-            builder = builder.insecure(true);
-        }
-        if let Some(path) = &self.tuning {
-            builder = builder.tuning(TuningFile::read(path)?.tuning);
-        }
-        if let Some(seconds) = self.unreachable_after {
-            builder = builder.unreachable_after(Duration::from_secs(seconds));
-        }
-        if let Some(policy) = self.recover {
-            builder = builder.recover(policy);
-        }
-        if let Some(time) = self.recover_after {
-            builder = builder.recover_after(time);
-        }
-        if let Some(peers) = self.recover_min {
-            builder = builder.recover_min(peers);
-        }
-        let master = builder.build();
-        master.run()?;
-        Ok(master)
+    /// The settings by flag.
+    fn given(&self) -> Given {
+        let mut given = self.settings.given();
+        serving::add_flags(&mut given, &table::LISTEN, &self.listen);
+        serving::add_flags(&mut given, &table::MASTERS, &self.masters);
+        serving::add_flags(&mut given, &table::RELAYS, &self.relay);
+        self.tls.add_to(&mut given);
+        let mut add = |setting, value: Option<String>| serving::add_flag(&mut given, setting, value);
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        add(&table::JOIN_TOKEN_FILE, path(&self.token_file));
+        add(&table::ADMIN_TOKEN_FILE, path(&self.admin_token_file));
+        add(&table::HTTP, self.http.clone());
+        add(&table::HTTP_TOKEN_FILE, path(&self.http_token_file));
+        add(&table::INSECURE, self.insecure.then(|| "true".into()));
+        add(&table::LEASE, self.lease.clone());
+        add(&table::THIS_MASTER, self.this_master.clone());
+        add(&table::TUNING, path(&self.tuning));
+        add(&table::LOG, self.log.map(|level| level.to_string()));
+        add(&table::UNREACHABLE_AFTER, self.unreachable_after.clone());
+        add(&table::RECOVER, self.recover.clone());
+        add(&table::RECOVER_AFTER, self.recover_after.clone());
+        add(&table::RECOVER_MIN, self.recover_min.clone());
+        given
     }
 
-    /// Prints the addresses, also for programs that need the port.
-    fn announce(&self, addresses: &[SocketAddr]) -> Result<()> {
+    /// Prints the addresses, also for programs that need the port. Returns the line.
+    fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> Result<String> {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         // A dual-stack socket looks like an IPv6 socket.
-        let note = if self.listen.is_empty() && addresses.iter().all(SocketAddr::is_ipv6) {
-            " (and IPv4)"
-        } else {
-            ""
-        };
-        serving::print_line(&format!("{LISTENING}{}{note}", texts.join(", ")))
+        let note = if !is_chosen && addresses.iter().all(SocketAddr::is_ipv6) { " (and IPv4)" } else { "" };
+        let line = format!("{LISTENING}{}{note}", texts.join(", "));
+        serving::print_line(&line)?;
+        Ok(line)
     }
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 /// The start of the line with the addresses, which are separated by commas.
 pub const LISTENING: &str = "master listening on ";
+
+/// The start of the line with an address of the HTTP server.
+pub const HTTP_LISTENING: &str = "http listening on ";

@@ -1,16 +1,17 @@
 //! The command that runs a relay until SIGINT or SIGTERM.
 
 use crate::exit_code::SUCCESS;
+use crate::service_manager::ServiceManager;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{JoinToken, RELAY_PORT, Relay};
+use ringfold::Relay;
+use ringfold::settings::{Given, Settings, User, table};
 use ringfold_bindings::log::{self, LogLevel};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The arguments of a relay.
 #[derive(Args, Debug)]
@@ -25,10 +26,12 @@ pub struct RelayArguments {
     /// each pair
     #[arg(long, value_name = "LEVEL")]
     log: Option<LogLevel>,
-    /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
-    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
-    #[arg(long, value_name = "SECONDS")]
-    unreachable_after: Option<u64>,
+    /// How long a peer's host may answer nothing before its connection is closed, such as 30s, at least 3s
+    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15s]
+    #[arg(long, value_name = "TIME", value_parser = serving::valid(&table::UNREACHABLE_AFTER))]
+    unreachable_after: Option<String>,
+    #[command(flatten)]
+    settings: serving::SettingArguments,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -40,31 +43,36 @@ pub const LISTENING: &str = "relay listening on ";
 impl RelayArguments {
     /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        log::start(self.log);
-        let token = serving::join_token(self.token_file.as_deref())?;
+        let given = self.given();
+        let settings = Settings::load(User::Relay, &given);
+        log::start(settings.as_ref().ok());
+        settings?;
         let signals = Signals::catch()?;
-        let relay = Arc::new(self.start(token)?);
+        let relay = Arc::new(Relay::builder().settings(given).start()?);
         let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
-        serving::print_line(&format!("{LISTENING}{}", texts.join(", ")))?;
+        let line = format!("{LISTENING}{}", texts.join(", "));
+        serving::print_line(&line)?;
+        let manager = ServiceManager::from_environment();
+        manager.ready(&line);
         let interrupted = relay.clone();
-        serving::interrupt_at_end(signals, self.end_with_stdin, move || interrupted.interrupt())?;
+        serving::interrupt_at_end(signals, self.end_with_stdin, move || {
+            manager.stopping();
+            interrupted.interrupt();
+        })?;
         relay.wait().context("the relay failed")?;
         let done = relay.statistics();
         serving::print_line(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;
         Ok(SUCCESS)
     }
 
-    fn start(&self, token: Option<JoinToken>) -> Result<Relay> {
-        let mut builder = Relay::builder();
-        for text in &self.bind {
-            builder = builder.listen(serving::with_port(text, RELAY_PORT));
-        }
-        if let Some(token) = token {
-            builder = builder.token(token);
-        }
-        if let Some(seconds) = self.unreachable_after {
-            builder = builder.unreachable_after(Duration::from_secs(seconds));
-        }
-        Ok(builder.start()?)
+    /// The settings by flag.
+    fn given(&self) -> Given {
+        let mut given = self.settings.given();
+        serving::add_flags(&mut given, &table::LISTEN, &self.bind);
+        let token_file = self.token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
+        serving::add_flag(&mut given, &table::LOG, self.log);
+        serving::add_flag(&mut given, &table::UNREACHABLE_AFTER, self.unreachable_after.as_ref());
+        given
     }
 }

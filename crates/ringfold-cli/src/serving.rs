@@ -1,21 +1,52 @@
-//! What the commands that serve until a signal have in common: the token, certificates, addresses, the end.
+//! What the commands that serve until a signal have in common: settings, certificates, the end.
 
 use crate::signals::Signals;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::{JoinToken, TlsFiles};
+use ringfold::settings::{Given, Setting, table};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
-/// The join token from a file, or else from the environment.
-pub(crate) fn join_token(file: Option<&Path>) -> Result<Option<JoinToken>> {
-    match file {
-        Some(path) => Ok(Some(JoinToken::from_file(path)?)),
-        None => ringfold_bindings::join_token::read_environment().map_err(|failure| anyhow!(failure.text)),
+/// The file and the settings by argument.
+#[derive(Args, Debug, Default)]
+pub(crate) struct SettingArguments {
+    /// A TOML file with settings; flags and variables have priority [default: RINGFOLD_CONFIG]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Any setting by its name; may be repeated. `ringfold config show` lists them
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+}
+
+impl SettingArguments {
+    /// What was given.
+    pub(crate) fn given(&self) -> Given {
+        let mut given = Given::default();
+        self.config.iter().for_each(|path| given.set_config(path));
+        self.set.iter().for_each(|pair| given.set_pair(pair));
+        given
     }
+}
+
+/// Checks the value of a flag.
+pub(crate) fn valid(
+    setting: &'static Setting,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |text| setting.kind.check(text).map(|()| text.to_owned())
+}
+
+/// Adds the value of a setting's flag, if it was given.
+pub(crate) fn add_flag(given: &mut Given, setting: &'static Setting, value: Option<impl std::fmt::Display>) {
+    if let (Some(value), Some(flag)) = (value, setting.flag) {
+        given.set_as(setting, value, flag);
+    }
+}
+
+/// The same for a flag that may be repeated.
+pub(crate) fn add_flags(given: &mut Given, setting: &'static Setting, values: &[String]) {
+    add_flag(given, setting, (!values.is_empty()).then(|| values.join(",")));
 }
 
 /// The files with the certificates of a run.
@@ -36,18 +67,17 @@ pub(crate) struct TlsArguments {
 }
 
 impl TlsArguments {
-    /// The files that were given. What is missing is taken from the environment.
-    pub(crate) fn files(&self) -> Result<Option<TlsFiles>> {
-        let given = |path: &Option<PathBuf>, variable| {
-            path.clone().or_else(|| std::env::var_os(variable).filter(|v| !v.is_empty()).map(Into::into))
-        };
-        TlsFiles::from_parts(
-            given(&self.tls_ca, "RINGFOLD_TLS_CA"),
-            given(&self.tls_cert, "RINGFOLD_TLS_CERT"),
-            given(&self.tls_key, "RINGFOLD_TLS_KEY"),
-            given(&self.tls_revoked, "RINGFOLD_TLS_REVOKED"),
-        )
-        .map_err(|error| anyhow!(error))
+    /// Adds the files that were given.
+    pub(crate) fn add_to(&self, given: &mut Given) {
+        let files = [
+            (&table::TLS_CA, &self.tls_ca),
+            (&table::TLS_CERT, &self.tls_cert),
+            (&table::TLS_KEY, &self.tls_key),
+            (&table::TLS_REVOKED, &self.tls_revoked),
+        ];
+        for (setting, path) in files {
+            add_flag(given, setting, path.as_ref().map(|path| path.display()));
+        }
     }
 }
 
@@ -84,16 +114,6 @@ pub(crate) fn print_line(line: &str) -> Result<()> {
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
-/// Adds the default port to an address without one.
-pub(crate) fn with_port(text: &str, port: u16) -> String {
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    match bare.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, port).to_string(),
-        Err(_) if text.contains(':') || text.is_empty() => text.to_owned(),
-        Err(_) => format!("{text}:{port}"),
-    }
-}
-
 /// Blocks until the parent closes our standard input or dies.
 pub(crate) fn wait_for_end_of_stdin() {
     let mut buffer = [0; 256];
@@ -104,20 +124,5 @@ pub(crate) fn wait_for_end_of_stdin() {
             Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return,
             _ => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_without_a_port_gets_the_default_port() {
-        assert_eq!(with_port("10.0.0.1", 48148), "10.0.0.1:48148");
-        assert_eq!(with_port("::1", 48148), "[::1]:48148");
-        assert_eq!(with_port("[::1]", 48148), "[::1]:48148");
-        assert_eq!(with_port("[::1]:0", 48148), "[::1]:0");
-        assert_eq!(with_port("localhost:99", 48148), "localhost:99");
-        assert_eq!(with_port("head", 48148), "head:48148");
     }
 }

@@ -1,9 +1,12 @@
 //! All integration tests of this crate, linked once. A new file needs a line here.
 
 mod bench;
+mod config;
 mod demo;
 mod doctor;
 mod lab;
 mod master;
 mod process;
 mod relay;
+mod service_manager;
+mod status;

@@ -1,8 +1,9 @@
 //! Tests of `ccoip_master` and `ringfold master`.
 
-use crate::process::{CCOIP_MASTER, Process, RINGFOLD, output};
+use crate::process::{CCOIP_MASTER, DEADLINE, Process, RINGFOLD, output};
 use ringfold::Communicator;
 use rustix::process::Signal;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 const LISTENING: &str = "master listening on ";
@@ -111,4 +112,27 @@ fn a_public_master_without_a_token_warns_unless_the_log_level_is_error() {
             assert_eq!(stderr.contains("WARN"), warns, "{stderr}");
         }
     }
+}
+
+#[test]
+fn a_master_serves_http_where_it_says_and_frees_that_port_too() {
+    let token = std::env::temp_dir().join(format!("ringfold-admin-token-{}", std::process::id()));
+    std::fs::write(&token, "sesame").unwrap();
+    let http = ["--listen", "127.0.0.1:0", "--http", "0", "--admin-token-file", token.to_str().unwrap()];
+    let mut master = Process::start(RINGFOLD, &[&["master"], &http[..]].concat());
+    master.line_with(LISTENING);
+    let line = master.line_with("http listening on ");
+    let address: SocketAddr = line.strip_prefix("http listening on ").unwrap().parse().unwrap();
+    assert!(address.ip().is_loopback(), "{address}");
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    client.write_all(b"GET /api/session HTTP/1.0\r\nAuthorization: Bearer sesame\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"admin\""), "{answer}");
+    std::fs::remove_file(&token).unwrap();
+    master.signal(Signal::TERM);
+    let (status, stderr) = master.end();
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    assert!(TcpListener::bind(address).is_ok());
 }

@@ -41,9 +41,10 @@ pub struct DialTiming {
     pub answer_max: Duration,
 }
 
-impl Default for DialTiming {
-    fn default() -> Self {
-        Self { head_start: limits::DIAL_HEAD_START, answer_max: limits::CONNECT_MAX }
+impl DialTiming {
+    /// The times of a poller.
+    pub fn of(poller: &Poller) -> Self {
+        Self { head_start: limits::DIAL_HEAD_START, answer_max: poller.limits().connect_max }
     }
 }
 
@@ -184,7 +185,7 @@ impl Dialer {
         endpoint: (Arc<QuicEndpoint>, Duration),
         poller: &Arc<Poller>,
     ) -> Self {
-        let mut dialer = Self::new(now, [], credentials, DialTiming::default(), poller);
+        let mut dialer = Self::new(now, [], credentials, DialTiming::of(poller), poller);
         dialer.quic = Some(endpoint);
         dialer.untried.push_back(address);
         dialer.dial_due(now);
@@ -307,7 +308,7 @@ impl Dialer {
                 transport.encrypt(&security)?;
             }
             let dialler = DialerHandshake::new(identity, target, secret, nonce);
-            Handshake::dial(now, transport, &self.poller, dialler, now + limits::HANDSHAKE_MAX)
+            Handshake::dial(now, transport, &self.poller, dialler, now + self.poller.limits().handshake_max)
         });
         match handshake {
             Ok(handshake) => self.attempts[index].1 = DialAttempt::Handshake(handshake),
@@ -435,7 +436,7 @@ pub fn dial_blocking(
     owner: &Poller,
 ) -> io::Result<BlockingConnection> {
     let poller = Arc::new(Poller::like(owner)?);
-    let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
+    let timing = DialTiming { answer_max: timeout, ..DialTiming::of(owner) };
     dial_again(timeout, |end| {
         let dialed: io::Result<Dialed> =
             dial_while(addresses, credentials, timing, &poller, |_| time_left(end, timeout));

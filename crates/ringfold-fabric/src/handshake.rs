@@ -1,7 +1,6 @@
 //! A connection whose two ends authenticate each other.
 
 use crate::connection::{Connection, Intake};
-use crate::limits;
 use crate::poller::{Poller, Token};
 use crate::transport::Transport;
 use ringfold_proto::handshake::{
@@ -18,6 +17,8 @@ pub struct Handshake {
     connection: Connection,
     side: Side,
     deadline: Time,
+    /// How long it may take from the first byte on.
+    max: Duration,
     /// When the first byte of the other end must have arrived, once its system has accepted the connection.
     answer_by: Time,
     /// Whether the other end has sent anything.
@@ -107,7 +108,7 @@ impl Handshake {
         answer_by: Time,
     ) -> io::Result<Self> {
         let side = Side::DialerHandshake(Box::new(dialler));
-        let deadline = answer_by.min(now + limits::CONNECT_MAX);
+        let deadline = answer_by.min(now + poller.limits().connect_max);
         let mut handshake = Self::new(transport.into(), poller, side, deadline)?;
         (handshake.answer_by, handshake.left) = (answer_by, Welcome::BYTES + Verdict::BYTES);
         handshake.answer();
@@ -128,7 +129,7 @@ impl Handshake {
         }
         transport.decide_encryption(&security);
         let side = Side::AcceptorHandshake(acceptor);
-        let handshake = Self::new(transport, poller, side, now + limits::HANDSHAKE_MAX)?;
+        let handshake = Self::new(transport, poller, side, now + poller.limits().handshake_max)?;
         Ok(Self { has_answered: true, ..handshake })
     }
 
@@ -138,6 +139,7 @@ impl Handshake {
             connection,
             side,
             deadline,
+            max: poller.limits().handshake_max,
             answer_by: deadline,
             has_answered: false,
             left: usize::MAX,
@@ -216,7 +218,7 @@ impl Handshake {
         self.answer();
         let filled = self.connection.fill_within(self.left);
         if !self.has_answered && matches!(filled, Ok(true)) {
-            (self.has_answered, self.deadline) = (true, now + limits::HANDSHAKE_MAX);
+            (self.has_answered, self.deadline) = (true, now + self.max);
         }
         self.bind_session()?;
         let (side, left) = (&mut self.side, &mut self.left);

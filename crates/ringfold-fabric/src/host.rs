@@ -1,21 +1,30 @@
 //! Which processes are on one host, and may share memory.
 
 use crate::random;
+use ringfold_settings::{Settings, table};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// The environment variable that keeps processes of one system apart: with different texts they are on different hosts.
-const HOST: &str = "RINGFOLD_HOST";
-
-/// A number that is equal for processes of one system, network namespace and user, with the same `RINGFOLD_HOST`, which may try
-/// to share memory. If it cannot be determined, it is unique.
-pub fn host_id() -> u64 {
-    identity().unwrap_or_else(|error| {
+/// A number that is equal for processes of one system, network namespace and user, with the same name, which may try to share
+/// memory. If it cannot be determined, it is unique.
+pub fn host_id(name: &str) -> u64 {
+    identity(name).unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot identify this host: shared memory is not used");
         unshared_host_id()
     })
+}
+
+/// The same for what has no builder.
+pub fn host_id_without_builder() -> u64 {
+    host_id(
+        Settings::without_builder()
+            .ok()
+            .as_ref()
+            .and_then(|settings| settings.text(&table::HOST))
+            .unwrap_or(""),
+    )
 }
 
 /// A unique number, for processes that do not share memory.
@@ -27,9 +36,15 @@ pub fn unshared_host_id() -> u64 {
     })
 }
 
-/// Whether processes of one host may share memory: unless `RINGFOLD_SHARED_MEMORY` is 0.
+/// Whether processes of one host may share memory, for what has no builder.
 pub fn may_share() -> bool {
-    std::env::var_os("RINGFOLD_SHARED_MEMORY").is_none_or(|value| value != "0")
+    Settings::without_builder().map_or_else(
+        |error| {
+            tracing::warn!("{error}; memory is shared");
+            true
+        },
+        |settings| settings.is_on(&table::SHARED_MEMORY),
+    )
 }
 
 /// The source addresses of packets to other hosts. Nothing is sent to find them.
@@ -77,12 +92,11 @@ pub fn is_clock_synchronized() -> Option<bool> {
     (result >= 0).then_some(result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0)
 }
 
-fn identity() -> io::Result<u64> {
+fn identity(name: &str) -> io::Result<u64> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let network = std::fs::metadata("/proc/self/ns/net")?;
     let user = rustix::process::geteuid().as_raw();
-    let named = std::env::var_os(HOST).unwrap_or_default();
-    let bytes = boot.iter().chain(named.as_encoded_bytes());
+    let bytes = boot.iter().chain(name.as_bytes());
     let host = bytes.fold(0, |host, byte| mix(host, u64::from(*byte)));
     Ok(mix(mix(mix(host, network.dev()), network.ino()), u64::from(user)))
 }
@@ -101,9 +115,10 @@ mod tests {
 
     #[test]
     fn the_host_id_is_stable_and_unique_numbers_differ() {
-        assert_eq!(host_id(), host_id());
+        assert_eq!(host_id(""), host_id(""));
+        assert_ne!(host_id("a"), host_id("b"));
         assert_ne!(unshared_host_id(), unshared_host_id());
-        assert_ne!(unshared_host_id(), host_id());
+        assert_ne!(unshared_host_id(), host_id(""));
     }
 
     #[test]

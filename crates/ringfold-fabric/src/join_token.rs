@@ -67,6 +67,11 @@ impl JoinToken {
         })
     }
 
+    /// Whether a text that was shown is one of the tokens. No token accepts nothing.
+    pub fn accepts(&self, shown: &str) -> bool {
+        self.secret().accepts(shown)
+    }
+
     fn with<T>(&self, use_tokens: impl FnOnce(&[String]) -> T) -> T {
         match &self.0 {
             Source::Text(token) => use_tokens(std::slice::from_ref(token)),
@@ -151,5 +156,14 @@ mod tests {
         assert!(JoinToken::default().is_none() && JoinToken::from("").secret().is_none());
         assert!(JoinToken::from("").secret_after("announced") == Secret::token("announced"));
         assert!(!JoinToken::from("sesame").is_none());
+    }
+
+    #[test]
+    fn only_a_token_that_is_set_is_accepted_when_it_is_shown() {
+        let token = JoinToken::from("sesame");
+        assert!(token.accepts("sesame") && JoinToken::from("").secret().accepts("") == token.accepts(""));
+        for wrong in ["", "sesam", "sesame ", "Sesame", "sesame\0"] {
+            assert!(!token.accepts(wrong), "{wrong:?}");
+        }
     }
 }

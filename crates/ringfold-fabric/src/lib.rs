@@ -6,11 +6,11 @@ compile_error!("only little-endian platforms are supported");
 
 pub mod arena;
 mod arrival;
-pub mod bandwidth;
 pub mod channel;
 pub mod clock;
 mod closing;
 pub mod connection;
+pub mod connection_limits;
 pub mod dialer;
 mod futex;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -1,7 +1,6 @@
 //! Every bound of this crate in one place.
 
 use core::time::Duration;
-use std::sync::LazyLock;
 
 /// How long a handshake may take, from the first byte to the last.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -15,7 +14,7 @@ pub const QUIC_CONNECT_MAX: Duration = Duration::from_millis(1500);
 /// Links with shorter round trips use TCP: there it fills the pipe, and needs less processor time.
 pub const QUIC_ROUND_TRIP_MIN: Duration = Duration::from_millis(3);
 
-/// Connections that may be in their handshake at once, at one listener; see [`handshakes_max`].
+/// Connections that may be in their handshake at once, at one listener, by default; see [`handshakes_max`].
 pub const HANDSHAKES_MAX: usize = 1024;
 
 /// The same for a process with few descriptors.
@@ -56,31 +55,6 @@ pub(crate) const UNREACHABLE_AFTER_MIN: Duration = Duration::from_secs(3);
 
 /// Checks of a connection within that time.
 pub(crate) const HEALTH_CHECKS: u32 = 16;
-
-/// The environment variable with that time in seconds, for the whole process.
-const UNREACHABLE_VARIABLE: &str = "RINGFOLD_UNREACHABLE_AFTER";
-
-/// How long the host at the other end of a connection may answer nothing before the connection is closed: the value of
-/// `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
-pub fn unreachable_after() -> Duration {
-    static FOUND: LazyLock<Duration> = LazyLock::new(|| {
-        let Ok(text) = std::env::var(UNREACHABLE_VARIABLE) else { return UNREACHABLE_AFTER };
-        let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        seconds.map(|seconds| seconds.max(UNREACHABLE_AFTER_MIN)).unwrap_or_else(|| {
-            tracing::warn!("invalid {UNREACHABLE_VARIABLE} {text:?}: must be a number of seconds; using 15");
-            UNREACHABLE_AFTER
-        })
-    });
-    *FOUND
-}
-
-/// The environment variable that turns QUIC off: `RINGFOLD_QUIC=0`.
-const QUIC_VARIABLE: &str = "RINGFOLD_QUIC";
-
-/// Whether long links use QUIC.
-pub fn may_use_quic() -> bool {
-    !std::env::var(QUIC_VARIABLE).is_ok_and(|text| matches!(text.trim(), "0" | "false" | "off" | "no"))
-}
 
 /// Connections that may wait in a listener's backlog; the system may allow fewer.
 pub const BACKLOG: i32 = 4096;

@@ -7,6 +7,12 @@
 //! progress, the address that has most of them loses some: at once those that have not sent their first message. An address
 //! that makes this process compute the keys of many sessions in vain is not accepted for the rest of a second.
 
+mod crowd;
+mod sockets;
+
+pub use crowd::Occupant;
+pub use sockets::{BindError, ListenAddress, ListeningSockets};
+
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
 use crate::handshake::{Handshake, Rejection};
@@ -15,13 +21,14 @@ use crate::poller::{Poller, Token};
 use crate::quic::QuicEndpoint;
 use crate::random;
 use crate::transport::Transport;
+use crowd::source;
 use ringfold_proto::handshake::{AcceptorHandshake, Established, Identity, SecretLookup};
 use ringfold_proto::hello::Hello;
 use ringfold_proto::time::Time;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -29,33 +36,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Listener {
     poller: Arc<Poller>,
-    ports: Vec<Port>,
+    sockets: ListeningSockets,
     /// Accepts connections by QUIC, too.
     quic: Option<(Arc<QuicEndpoint>, Token)>,
-    is_registered: bool,
-    /// Nothing is accepted before this, because descriptors ran out.
-    paused_until: Option<Time>,
-    /// Nothing is accepted before this while too many handshakes are in progress.
-    crowded_until: Option<Time>,
     /// Encrypted sessions that were begun in vain since `wasted_since`, by address.
     wasted: HashMap<IpAddr, usize>,
     wasted_since: Time,
-    /// Whether a shortage was logged since the last connection was accepted.
-    is_shortage_logged: bool,
     handshakes: HashMap<Token, Incoming>,
     handshakes_max: usize,
     closing: ClosingConnections,
     outcomes: VecDeque<Outcome>,
-}
-
-/// A listening socket.
-#[derive(Debug)]
-struct Port {
-    socket: TcpListener,
-    address: SocketAddr,
-    token: Token,
-    /// Its position in the list of the caller.
-    position: usize,
 }
 
 /// A connection in its handshake.
@@ -73,23 +63,10 @@ impl Incoming {
     fn has_begun(&self) -> bool {
         self.hello.is_some() || self.handshake.has_negotiated()
     }
-}
 
-/// The host or the network of a connection. Hosts have many addresses of IPv6 that begin alike.
-fn source(of: SocketAddr) -> IpAddr {
-    match of.ip().to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
+    fn occupant(&self, token: Token) -> Occupant {
+        Occupant { token, from: self.from, since: self.begun, has_begun: self.has_begun() }
     }
-}
-
-/// An address to listen on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ListenAddress {
-    /// The address.
-    pub address: SocketAddr,
-    /// Whether the machine may lack this address.
-    pub optional: bool,
 }
 
 /// The outcome of a handshake.
@@ -101,69 +78,20 @@ pub enum Outcome {
     Rejected(SocketAddr, Rejection),
 }
 
-/// Why listening on an address failed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {}", explain(source))]
-pub struct BindError {
-    /// The address.
-    pub address: SocketAddr,
-    /// The system's error.
-    pub source: io::Error,
-}
-
-impl From<BindError> for io::Error {
-    fn from(error: BindError) -> Self {
-        Self::new(error.source.kind(), error)
-    }
-}
-
-fn explain(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::AddrInUse => "another program listens there already".into(),
-        ErrorKind::AddrNotAvailable => "this machine has no such address".into(),
-        ErrorKind::PermissionDenied => "permission denied".into(),
-        _ => error.to_string(),
-    }
-}
-
 impl Listener {
     /// Listens on all of these addresses. One that another of them includes needs no socket of its own.
     pub fn bind(addresses: &[ListenAddress], poller: &Arc<Poller>) -> Result<Self, BindError> {
-        let mut sorted: Vec<_> = addresses.iter().copied().enumerate().collect();
-        // Unspecified addresses come first, IPv6 before IPv4, because they may include others. Those are then in use.
-        sorted.sort_by_key(|(_, of)| (!of.address.ip().is_unspecified(), of.address.is_ipv4()));
-        let mut listener = Self {
+        Ok(Self {
             poller: poller.clone(),
-            ports: Vec::new(),
+            sockets: ListeningSockets::bind(addresses, poller)?,
             quic: None,
-            is_registered: false,
-            paused_until: None,
-            crowded_until: None,
             wasted: HashMap::new(),
             wasted_since: Time::ZERO,
-            is_shortage_logged: false,
             handshakes: HashMap::new(),
-            handshakes_max: limits::handshakes_max(),
+            handshakes_max: poller.limits().handshakes_max,
             closing: ClosingConnections::default(),
             outcomes: VecDeque::new(),
-        };
-        let mut lacking = None;
-        for (position, ListenAddress { address, optional }) in sorted {
-            match listener.add(address, position) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::AddrInUse && listener.covers(address) => {}
-                Err(source) if optional && is_lacking(&source) => {
-                    lacking = Some(BindError { address, source })
-                }
-                Err(source) => return Err(BindError { address, source }),
-            }
-        }
-        if let (true, Some(lacking)) = (listener.ports.is_empty(), lacking) {
-            return Err(lacking);
-        }
-        listener.ports.sort_by_key(|port| port.position);
-        listener.register(true).map_err(|source| BindError { address: listener.address(), source })?;
-        Ok(listener)
+        })
     }
 
     /// Listens on one address.
@@ -189,12 +117,12 @@ impl Listener {
 
     /// Its addresses, in the order of the caller.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.ports.iter().map(|port| port.address)
+        self.sockets.addresses()
     }
 
     /// Its first address.
     pub fn address(&self) -> SocketAddr {
-        self.addresses().next().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
+        self.sockets.address()
     }
 
     /// Accepts the connections of a QUIC endpoint, too.
@@ -213,9 +141,7 @@ impl Listener {
     /// When to call [`Listener::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
-        // Only time wakes a listener that is not registered.
-        let resumes = self.paused_until.or(self.crowded_until).filter(|_| !self.is_registered);
-        deadlines.chain(resumes).chain(self.closing.poll_timeout()).min()
+        deadlines.chain(self.sockets.poll_timeout()).chain(self.closing.poll_timeout()).min()
     }
 
     /// Time has passed.
@@ -239,8 +165,8 @@ impl Listener {
         identity: Identity,
         secrets: &impl SecretLookup,
     ) -> bool {
-        if let Some(port) = self.ports.iter().position(|port| port.token == token) {
-            self.accept(now, port, identity, secrets);
+        if self.sockets.owns(token) {
+            self.accept(now, token, identity, secrets);
         } else if self.quic.as_ref().is_some_and(|(_, quic)| *quic == token) {
             self.accept_quic(now, identity, secrets);
         } else if self.handshakes.contains_key(&token) {
@@ -280,27 +206,18 @@ impl Listener {
         self.outcomes.clear();
     }
 
-    fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretLookup) {
+    fn accept(&mut self, now: Time, socket: Token, identity: Identity, secrets: &impl SecretLookup) {
         for _ in 0..limits::ACCEPTS_PER_TURN {
-            let Some(crowd) = self.find_room(now) else { return };
-            match self.ports[port].socket.accept() {
-                Ok((stream, from)) => {
-                    self.is_shortage_logged = false;
-                    if self.is_wasteful(now, from) {
-                        let rejection = Rejection::retryable("too many handshakes without a result");
-                        self.outcomes.push_back(Outcome::Rejected(from, rejection));
-                        continue;
-                    }
-                    self.drop_crowd(now, crowd);
-                    self.begin(now, Transport::from(stream), from, identity, secrets);
-                }
-                Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock => return,
-                    // The other end has closed it already.
-                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
-                    _ => return self.pause(now, &error),
-                },
+            let occupants = self.handshakes.iter().map(|(token, incoming)| incoming.occupant(*token));
+            let Some(crowd) = self.sockets.find_room(now, occupants, self.handshakes_max) else { return };
+            let Some((stream, from)) = self.sockets.accept(now, socket) else { return };
+            if self.is_wasteful(now, from) {
+                let rejection = Rejection::retryable("too many handshakes without a result");
+                self.outcomes.push_back(Outcome::Rejected(from, rejection));
+                continue;
             }
+            self.drop_crowd(now, crowd);
+            self.begin(now, Transport::from(stream), from, identity, secrets);
         }
     }
 
@@ -364,43 +281,6 @@ impl Listener {
         }
     }
 
-    /// What gives way if there are too many, of the address that has most of them, and when: those that have not begun at
-    /// once, or else others after a moment. A peer that has begun needs a few round trips. The oldest give way, and several
-    /// together, because this search takes longer than dropping them.
-    fn crowding(&self) -> Option<(Time, Vec<Token>)> {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for incoming in self.handshakes.values() {
-            *counts.entry(source(incoming.from)).or_default() += 1;
-        }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
-        let of_most = self.handshakes.iter().filter(|(_, incoming)| source(incoming.from) == most);
-        let mut crowd: Vec<_> =
-            of_most.map(|(token, incoming)| (incoming.has_begun(), incoming.begun, *token)).collect();
-        crowd.sort_unstable_by_key(|(has_begun, begun, _)| (*has_begun, *begun));
-        let silent = crowd.partition_point(|(has_begun, ..)| !has_begun);
-        match silent {
-            0 => crowd.truncate((self.handshakes_max / limits::CROWD_SHARE_BEGUN).max(1)),
-            _ => crowd.truncate(silent.min(self.handshakes_max / limits::CROWD_SHARE)),
-        }
-        let (has_begun, begun, _) = crowd.last()?;
-        let at = if *has_begun { *begun + limits::CROWDING_MAX } else { Time::ZERO };
-        Some((at, crowd.into_iter().map(|(.., token)| token).collect()))
-    }
-
-    fn is_full(&self) -> bool {
-        self.handshakes.len() >= self.handshakes_max
-    }
-
-    /// What gives way to another connection now; none if it has to wait in the backlog.
-    fn find_room(&mut self, now: Time) -> Option<Vec<Token>> {
-        if !self.is_full() {
-            return Some(Vec::new());
-        }
-        let (at, crowd) = self.crowding()?;
-        self.crowded_until = (at > now).then_some(at);
-        self.crowded_until.is_none().then_some(crowd)
-    }
-
     /// Whether an address has had too many sessions begun in vain.
     fn is_wasteful(&mut self, now: Time, from: SocketAddr) -> bool {
         if self.wasted_since + limits::WASTED_PERIOD <= now {
@@ -427,91 +307,7 @@ impl Listener {
         }
     }
 
-    /// Most likely there are no descriptors left. Retrying at once would spin, because the sockets stay ready.
-    fn pause(&mut self, now: Time, error: &io::Error) {
-        self.paused_until = Some(now + limits::ACCEPT_PAUSE);
-        if !core::mem::replace(&mut self.is_shortage_logged, true) {
-            tracing::warn!(%error, "failed to accept a connection; trying again every {:?}", limits::ACCEPT_PAUSE);
-        }
-    }
-
-    /// Registers the sockets while there is room for connections.
     fn update_registration(&mut self, now: Time) {
-        self.paused_until.take_if(|until| *until <= now);
-        let is_full = self.is_full();
-        self.crowded_until.take_if(|until| !is_full || *until <= now);
-        if let Err(error) = self.register(self.paused_until.or(self.crowded_until).is_none()) {
-            self.pause(now, &error);
-        }
-    }
-
-    fn register(&mut self, register: bool) -> io::Result<()> {
-        if register != self.is_registered {
-            for port in &self.ports {
-                let changed = match register {
-                    true => self.poller.add(&port.socket, port.token),
-                    false => self.poller.remove(&port.socket),
-                };
-                // After a partial failure some are registered already.
-                changed.or_else(|error| match error.kind() {
-                    ErrorKind::AlreadyExists | ErrorKind::NotFound => Ok(()),
-                    _ => Err(error),
-                })?;
-            }
-            self.is_registered = register;
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, address: SocketAddr, position: usize) -> io::Result<()> {
-        let socket = TcpListener::bind(address)?;
-        rustix::net::listen(&socket, limits::BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        let (address, token) = (socket.local_addr()?, self.poller.token());
-        self.ports.push(Port { socket, address, token, position });
-        Ok(())
-    }
-
-    /// Whether one of the sockets accepts connections to this address too.
-    fn covers(&self, address: SocketAddr) -> bool {
-        self.addresses().any(|of| {
-            let all = of.ip().is_unspecified() && (of.is_ipv6() || address.is_ipv4());
-            of.port() == address.port() && (all || of.ip() == address.ip())
-        })
-    }
-}
-
-/// Whether the machine does not have such addresses.
-fn is_lacking(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported)
-        || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listen(texts: &[&str]) -> Result<Listener, BindError> {
-        let address = |text: &&str| ListenAddress { address: text.parse().unwrap(), optional: false };
-        Listener::bind(&texts.iter().map(address).collect::<Vec<_>>(), &Arc::new(Poller::new().unwrap()))
-    }
-
-    #[test]
-    fn an_address_that_another_one_includes_is_accepted() {
-        let port = listen(&["0.0.0.0:0"]).unwrap().address().port();
-        let all = [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("127.0.0.1:{port}")];
-        let all: Vec<_> = all.iter().map(String::as_str).collect();
-        let listener = listen(&all).unwrap();
-        assert_eq!(listener.addresses().collect::<Vec<_>>(), [format!("0.0.0.0:{port}").parse().unwrap()]);
-    }
-
-    #[test]
-    fn a_busy_address_is_named() {
-        let first = listen(&["127.0.0.1:0"]).unwrap();
-        let address = first.address();
-        let error = listen(&[&address.to_string()]).unwrap_err();
-        let text = format!("cannot listen on {address}: another program listens there already");
-        assert_eq!(error.to_string(), text);
-        assert!(listen(&[&format!("0.0.0.0:{}", address.port())]).is_err());
+        self.sockets.update_registration(now, self.handshakes.len() >= self.handshakes_max);
     }
 }

@@ -35,20 +35,25 @@ pub struct LinkMedium<W> {
 
 impl<W> Default for LinkMedium<W> {
     fn default() -> Self {
+        Self::new(SlotPool::default())
+    }
+}
+
+impl<W> LinkMedium<W> {
+    /// Without links. Payloads are received into memory of this pool.
+    pub fn new(pool: SlotPool) -> Self {
         Self {
             links: BTreeMap::new(),
             by_token: HashMap::new(),
             shared: Vec::new(),
             slots: HashMap::new(),
-            pool: SlotPool::default(),
+            pool,
             tickets: 0,
             flushed: Vec::new(),
             workspace: PhantomData,
         }
     }
-}
 
-impl<W> LinkMedium<W> {
     /// Adds the link with a peer. It replaces the one that there was.
     pub fn add(&mut self, peer: PeerId, link: Link) {
         self.remove(peer);

@@ -139,7 +139,7 @@ impl Mesh {
             streams: streams.clamp(1, limits::STREAMS_MAX),
             shares_on: None,
             host: None,
-            may_use_quic: limits::may_use_quic(),
+            may_use_quic: true,
             quic: None,
             timeout,
             requests: BTreeMap::new(),
@@ -326,6 +326,7 @@ impl Mesh {
     /// A member has connected.
     fn receive(&mut self, now: Time, established: Established, connection: Connection) {
         let Established { peer, purpose, .. } = established;
+        let handshake_max = self.poller.limits().handshake_max;
         // These connections have no head: who dials them is not a visitor of this member.
         if matches!(purpose, Purpose::Window | Purpose::Relay) {
             return self.receive_visitor(peer, purpose, vec![connection]);
@@ -337,11 +338,10 @@ impl Mesh {
             && request.epoch == established.epoch
             && !request.attempt.is_incoming()
         {
-            request.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
+            request.attempt = Attempt::Due(now + handshake_max);
         }
         let token = connection.token();
-        self.pending
-            .insert(token, PendingStream { established, connection, deadline: now + limits::HANDSHAKE_MAX });
+        self.pending.insert(token, PendingStream { established, connection, deadline: now + handshake_max });
         self.read_head(now, token);
     }
 
@@ -390,9 +390,10 @@ impl Mesh {
         if !head.is_guarded {
             return tracing::debug!("rejected connection of {}: invalid stream head", peer.short());
         }
-        let visit = self.visits.entry((peer, purpose)).or_insert_with(|| IncomingLink::new(now, &head));
+        let deadline = now + self.poller.limits().handshake_max;
+        let visit = self.visits.entry((peer, purpose)).or_insert_with(|| IncomingLink::new(deadline, &head));
         if !visit.is_of(&head) {
-            *visit = IncomingLink::new(now, &head);
+            *visit = IncomingLink::new(deadline, &head);
         }
         if let Some(streams) = visit.take(head, connection) {
             self.visits.remove(&(peer, purpose));
@@ -424,7 +425,8 @@ impl Mesh {
         let incoming = match &mut request.attempt {
             Attempt::IncomingLink(incoming) if incoming.is_of(&head) => incoming,
             attempt => {
-                *attempt = Attempt::IncomingLink(IncomingLink::new(now, &head));
+                let deadline = now + self.poller.limits().handshake_max;
+                *attempt = Attempt::IncomingLink(IncomingLink::new(deadline, &head));
                 let Attempt::IncomingLink(incoming) = attempt else { return };
                 incoming
             }
@@ -544,7 +546,9 @@ impl SecretLookup for Secrets<'_> {
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
             Purpose::Relay => self.relay.map(JoinToken::secret).ok_or(ConnectionRejection::WrongPurpose),
-            Purpose::Control | Purpose::Masters | Purpose::Doctor => Err(ConnectionRejection::WrongPurpose),
+            Purpose::Control | Purpose::Masters | Purpose::Doctor | Purpose::Observe | Purpose::Admin => {
+                Err(ConnectionRejection::WrongPurpose)
+            }
         }
     }
 }

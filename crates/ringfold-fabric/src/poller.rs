@@ -5,13 +5,15 @@
 
 mod pauses;
 
+use crate::connection_limits::ConnectionLimits;
 use crate::limits;
 use crate::tls::Security;
-use crate::traffic::{Direction, Network};
+use crate::traffic::{BandwidthCaps, Direction, Network};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use parking_lot::Mutex;
 use pauses::Pauses;
+use ringfold_settings::Settings;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::collections::BTreeSet;
 use std::io;
@@ -38,8 +40,7 @@ pub struct Poller {
     epoll: OwnedFd,
     kick: OwnedFd,
     next: AtomicU64,
-    /// In milliseconds.
-    unreachable_after: AtomicU64,
+    limits: Mutex<ConnectionLimits>,
     checks: Mutex<HealthChecks>,
     /// Accounts and caps of its connections.
     network: Arc<Network>,
@@ -98,35 +99,33 @@ impl Readiness {
 
 impl Poller {
     /// A poller without sockets.
+    /// It has the settings of variables and files.
     pub fn new() -> io::Result<Self> {
-        Self::on(Arc::default())
+        Self::with_settings(&Settings::without_builder().map_err(io::Error::other)?)
     }
 
-    /// A poller whose connections have these accounts and caps.
-    pub fn on(network: Arc<Network>) -> io::Result<Self> {
+    /// A poller with these settings.
+    pub fn with_settings(settings: &Settings) -> io::Result<Self> {
+        let network = Network::of(settings, BandwidthCaps::default());
+        Self::on(Arc::new(network), ConnectionLimits::of(settings))
+    }
+
+    /// A poller whose connections have these accounts and caps, and these limits.
+    pub fn on(network: Arc<Network>, limits: ConnectionLimits) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &kick, epoll::EventData::new_u64(KICK.0), epoll::EventFlags::IN)?;
-        let poller = Self {
+        Ok(Self {
             epoll,
             kick,
             next: AtomicU64::new(KICK.0 + 1),
-            unreachable_after: AtomicU64::default(),
+            limits: Mutex::new(limits),
             checks: Mutex::default(),
             network,
             security: Mutex::new(None),
             pauses: Mutex::new(None),
             buffered: Mutex::default(),
-        };
-        poller.set_unreachable_after(limits::unreachable_after());
-        Ok(poller)
-    }
-
-    /// A poller with this setting; see [`Poller::set_unreachable_after`].
-    pub fn with_unreachable_after(unreachable_after: Option<Duration>) -> io::Result<Self> {
-        let poller = Self::new()?;
-        unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
-        Ok(poller)
+        })
     }
 
     /// Sets how its connections are protected.
@@ -152,9 +151,23 @@ impl Poller {
 
     /// A poller with the settings, accounts and caps of another one.
     pub(crate) fn like(other: &Self) -> io::Result<Self> {
-        let poller = Self::on(other.network.clone())?.with_security(other.security()?);
-        poller.set_unreachable_after(other.unreachable_after());
-        Ok(poller)
+        Ok(Self::on(other.network.clone(), other.limits())?.with_security(other.security()?))
+    }
+
+    /// A poller with the settings and caps of another one, and accounts of its own.
+    pub fn beside(other: &Self) -> io::Result<Self> {
+        let network = Network::beside(&other.network);
+        Ok(Self::on(Arc::new(network), other.limits())?.with_security(other.security()?))
+    }
+
+    /// The limits of its connections.
+    pub fn limits(&self) -> ConnectionLimits {
+        *self.limits.lock()
+    }
+
+    /// Sets the limits of its new connections.
+    pub fn set_limits(&self, limits: ConnectionLimits) {
+        *self.limits.lock() = limits;
     }
 
     /// The accounts and caps of its connections.
@@ -195,15 +208,14 @@ impl Poller {
     }
 
     /// Sets how long the other host of a connection may answer nothing, for connections that are registered from now on. A
-    /// connection keeps the setting of its first poller. The default is [`limits::unreachable_after`].
+    /// connection keeps the setting of its first poller. At least 3 s.
     pub fn set_unreachable_after(&self, limit: Duration) {
-        let millis = limit.max(limits::UNREACHABLE_AFTER_MIN).as_millis();
-        self.unreachable_after.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.limits.lock().unreachable_after = limit.max(limits::UNREACHABLE_AFTER_MIN);
     }
 
     /// How long the other host of a connection may answer nothing.
     pub fn unreachable_after(&self) -> Duration {
-        Duration::from_millis(self.unreachable_after.load(Ordering::Relaxed))
+        self.limits.lock().unreachable_after
     }
 
     /// Checks a connection regularly while someone waits.

@@ -52,6 +52,7 @@ impl From<Cells> for SlotBuffer {
 pub struct SlotPool {
     spare: [Vec<Box<[u8]>>; SIZES.len()],
     spare_bytes: usize,
+    spare_bytes_max: usize,
 }
 
 /// The sizes of blocks.
@@ -59,11 +60,16 @@ const SIZES: [usize; 4] = [256, 8 * 1024, 128 * 1024 + 64, PAYLOAD_BYTES_MAX];
 
 impl Default for SlotPool {
     fn default() -> Self {
-        Self { spare: SIZES.map(|_| Vec::new()), spare_bytes: 0 }
+        Self::new(limits::SPARE_SLOT_BYTES_MAX)
     }
 }
 
 impl SlotPool {
+    /// Keeps at most so many bytes of unused memory.
+    pub fn new(spare_bytes_max: usize) -> Self {
+        Self { spare: SIZES.map(|_| Vec::new()), spare_bytes: 0, spare_bytes_max }
+    }
+
     /// Memory for a payload, whose size the check of its header has bounded.
     pub fn take(&mut self, bytes: usize) -> SlotBuffer {
         let size = SIZES.iter().position(|size| bytes <= *size).expect("payloads are bounded");
@@ -79,7 +85,7 @@ impl SlotPool {
     pub fn give_back(&mut self, buffer: SlotBuffer) {
         let SlotMemory::Block(block) = buffer.memory else { return };
         let bytes = block.len();
-        if self.spare_bytes + bytes <= limits::SPARE_SLOT_BYTES_MAX
+        if self.spare_bytes + bytes <= self.spare_bytes_max
             && let Some(size) = SIZES.iter().position(|size| *size == bytes)
         {
             self.spare[size].push(block);

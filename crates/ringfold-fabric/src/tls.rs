@@ -19,5 +19,5 @@ pub use claims::ClaimSigner;
 pub use ringfold_proto::handshake::Role;
 pub(crate) use security::TlsConfigs;
 pub(crate) use security::{BINDING_LABEL, peer_of};
-pub use security::{Encryption, Security, SecurityError, insecure_by_environment};
+pub use security::{Encryption, Security, SecurityError};
 pub(crate) use session::{TlsSession, Wire};

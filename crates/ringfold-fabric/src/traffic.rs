@@ -4,7 +4,6 @@
 //! the account of its other end once that is known, and asks the caps. Connections within a host are counted
 //! separately and are never capped; shared memory is not counted at all.
 
-use crate::bandwidth::{Bandwidth, InvalidBandwidth};
 use crate::clock::Clock;
 use crate::token_bucket::TokenBucket;
 use core::fmt;
@@ -15,16 +14,14 @@ use parking_lot::Mutex;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::time::Time;
+use ringfold_settings::bandwidth::Bandwidth;
+use ringfold_settings::{Setting, Settings, table};
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Accounts that are kept. Beyond that, those without a connection become one account of others.
 const ACCOUNTS_MAX: usize = 4096;
-
-/// The environment variables of the caps.
-const UPLOAD_VARIABLE: &str = "RINGFOLD_MAX_UPLOAD";
-const DOWNLOAD_VARIABLE: &str = "RINGFOLD_MAX_DOWNLOAD";
 
 /// Bytes that were sent and received.
 ///
@@ -75,19 +72,8 @@ pub struct BandwidthCaps {
     pub download: Option<Bandwidth>,
 }
 
-impl BandwidthCaps {
-    /// The caps in `RINGFOLD_MAX_UPLOAD` and `RINGFOLD_MAX_DOWNLOAD`. The error names the variable.
-    pub fn from_environment() -> Result<Self, String> {
-        let cap = |variable: &str| {
-            let text = std::env::var(variable).unwrap_or_default();
-            Bandwidth::parse_cap(&text).map_err(|error: InvalidBandwidth| format!("{variable}: {error}"))
-        };
-        Ok(Self { upload: cap(UPLOAD_VARIABLE)?, download: cap(DOWNLOAD_VARIABLE)? })
-    }
-}
-
 /// The accounts and caps of the connections of a poller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Network {
     accounts: Mutex<Accounts>,
     limits: [Option<Arc<Limit>>; 2],
@@ -139,28 +125,34 @@ impl Account {
     }
 }
 
-impl Default for Network {
-    /// With the caps of the environment, which all such networks of the process share.
-    fn default() -> Self {
-        Self::with_caps(BandwidthCaps::default())
-    }
-}
+/// The caps of variables and files, which all networks of the process share.
+static SHARED: Mutex<Vec<(Direction, Bandwidth, Weak<Limit>)>> = Mutex::new(Vec::new());
 
 impl Network {
-    /// With these caps. A direction without a cap has that of the environment, shared by the whole process.
+    /// With these caps alone.
     pub fn with_caps(caps: BandwidthCaps) -> Self {
-        static SHARED: LazyLock<[Option<Arc<Limit>>; 2]> = LazyLock::new(|| {
-            let caps = BandwidthCaps::from_environment().unwrap_or_else(|error| {
-                tracing::warn!("{error}; the bandwidth is not capped");
-                BandwidthCaps::default()
-            });
-            [caps.upload, caps.download].map(|cap| cap.map(Limit::new))
-        });
-        let [upload, download] = &*SHARED;
-        let own = |cap: Option<Bandwidth>, shared: &Option<Arc<Limit>>| {
-            cap.map(Limit::new).or_else(|| shared.clone())
+        Self {
+            accounts: Mutex::default(),
+            limits: [caps.upload, caps.download].map(|cap| cap.map(Limit::new)),
+        }
+    }
+
+    /// With the caps of its owner. A direction without one has that of the settings: if that is not an argument, it is shared by
+    /// the whole process.
+    pub fn of(settings: &Settings, own: BandwidthCaps) -> Self {
+        let limit = |direction, own: Option<Bandwidth>, setting: &Setting| match (own, settings.cap(setting))
+        {
+            (None, Some(cap)) if !settings.is_argument(setting) => Some(Limit::shared(direction, cap)),
+            (own, cap) => own.or(cap).map(Limit::new),
         };
-        Self { accounts: Mutex::default(), limits: [own(caps.upload, upload), own(caps.download, download)] }
+        let upload = limit(Direction::Send, own.upload, &table::MAX_UPLOAD);
+        let download = limit(Direction::Receive, own.download, &table::MAX_DOWNLOAD);
+        Self { accounts: Mutex::default(), limits: [upload, download] }
+    }
+
+    /// With the caps of another one, and accounts of its own.
+    pub(crate) fn beside(other: &Self) -> Self {
+        Self { accounts: Mutex::default(), limits: other.limits.clone() }
     }
 
     /// What was sent and received in total.
@@ -200,6 +192,21 @@ impl Network {
 impl Limit {
     fn new(cap: Bandwidth) -> Arc<Self> {
         Arc::new(Self { bucket: Mutex::new(TokenBucket::new(cap.bytes_per_second())) })
+    }
+
+    /// The cap of the whole process.
+    fn shared(direction: Direction, cap: Bandwidth) -> Arc<Self> {
+        let mut shared = SHARED.lock();
+        let used = shared
+            .iter()
+            .find(|(d, c, _)| *d == direction && *c == cap)
+            .and_then(|(.., used)| used.upgrade());
+        used.unwrap_or_else(|| {
+            let limit = Self::new(cap);
+            shared.retain(|(.., used)| used.strong_count() > 0);
+            shared.push((direction, cap, Arc::downgrade(&limit)));
+            limit
+        })
     }
 }
 

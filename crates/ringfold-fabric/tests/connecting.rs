@@ -71,7 +71,7 @@ fn of_parallel_attempts_only_one_authenticates() {
         let mut server = Server::new(Ok(Secret::epoch_key(&KEY)));
         let (clock, poller) = (Clock::start(), Arc::new(Poller::new().unwrap()));
         let addresses = [1, 2, 3].map(|host| server.address([127, 0, 0, host]));
-        let timing = DialTiming { head_start: Duration::ZERO, ..DialTiming::default() };
+        let timing = DialTiming { head_start: Duration::ZERO, ..DialTiming::of(&poller) };
         let mut dialer = Dialer::new(clock.now(), addresses, credentials(), timing, &poller);
         let end = Instant::now() + LONG;
         let mut dialed = None;
@@ -155,7 +155,7 @@ fn first_tls_message() -> Vec<u8> {
     let poller = Arc::new(Poller::new().unwrap().with_security(security));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (clock, at) = (Clock::start(), listener.local_addr().unwrap());
-    let mut dialer = Dialer::new(clock.now(), [at], credentials(), DialTiming::default(), &poller);
+    let mut dialer = Dialer::new(clock.now(), [at], credentials(), DialTiming::of(&poller), &poller);
     let mut stream = listener.accept().unwrap().0;
     assert!(dialer.advance(clock.now()).unwrap().is_none());
     stream.set_read_timeout(Some(LONG)).unwrap();
@@ -270,7 +270,8 @@ fn full_window(poller: &Arc<Poller>) -> (Connection, TcpStream) {
 #[test]
 fn a_peer_that_does_not_read_is_waited_for() {
     let limit = Duration::from_secs(3);
-    let poller = Arc::new(Poller::with_unreachable_after(Some(limit)).unwrap());
+    let poller = Arc::new(Poller::new().unwrap());
+    poller.set_unreachable_after(limit);
     let (mut connection, mut peer) = full_window(&poller);
     let (begun, mut ready) = (Instant::now(), Readiness::default());
     while begun.elapsed() < limit * 3 {

@@ -14,6 +14,7 @@ use ringfold_proto::hello::{Hello, Nonce, Purpose, Status, Verdict, Welcome};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::limits;
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
+use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,6 +25,8 @@ pub const DECODERS: &[Decoder] = &[
     ("control_to_master", check_control::<Numbered<ToMaster>>),
     ("control_to_peer", check_control::<Numbered<ToPeer>>),
     ("control_between_masters", check_control::<MasterMessage>),
+    ("observer_request", check_control::<ObserverRequest>),
+    ("observer_answer", check_control::<ObserverAnswer>),
     ("doctor_request", check_control::<DoctorRequest>),
     ("doctor_answer", check_control::<DoctorAnswer>),
     ("link", check_link),
@@ -109,7 +112,7 @@ fn secret() -> Secret {
 /// Two ends of the same epoch.
 fn handshakes() -> (DialerHandshake, AcceptorHandshake) {
     let target =
-        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Some(Role::Peer) };
+        DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None, role: Role::Peer };
     let dialler = Identity::new(PeerId(1), RunId(0));
     let acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     (DialerHandshake::new(dialler, target, secret(), Nonce([1; 32])), acceptor)

@@ -143,6 +143,8 @@ struct ChurnPeer {
     aborts: u64,
     retries: u64,
     is_stopping: bool,
+    /// It was evicted before its first step, because a path to it was cut (P11).
+    is_refused: bool,
 }
 
 impl ChurnRun<'_> {
@@ -230,6 +232,7 @@ impl ChurnRun<'_> {
             aborts: 0,
             retries: 0,
             is_stopping: false,
+            is_refused: false,
         });
         self.update_last_alone();
         Ok(())
@@ -296,6 +299,11 @@ impl ChurnRun<'_> {
             self.alive.swap(index, last);
             result?;
         }
+        for mut member in self.alive.extract_if(.., |member| member.is_refused).collect::<Vec<_>>() {
+            member.peer.kill9()?;
+            self.summary.refused += 1;
+            self.remove(member);
+        }
         if self.master.is_running() { Ok(()) } else { Err(self.master.error("ended")) }
     }
 
@@ -304,6 +312,10 @@ impl ChurnRun<'_> {
         for line in member.peer.take_lines() {
             let Ok(reply) = line.parse::<PeerReply>() else { continue };
             match reply.status {
+                ReplyStatus::Failed if self.may_be_refused(member, &reply) => {
+                    member.is_refused = true;
+                    return Ok(());
+                }
                 ReplyStatus::Failed => return Err(member.peer.error(format!("failed: {reply}"))),
                 ReplyStatus::Ok => {}
                 ReplyStatus::Step => {
@@ -321,7 +333,16 @@ impl ChurnRun<'_> {
         Ok(())
     }
 
+    /// Whether a new peer was evicted because a path to it is cut, or was lately: the others do not wait for it (P11).
+    fn may_be_refused(&self, member: &ChurnPeer, reply: &PeerReply) -> bool {
+        let was_cut = |faults: &Faults| faults.was_cut(member.peer.number());
+        member.steps == 0 && reply.text("kind") == "Removed" && self.faults.as_ref().is_some_and(was_cut)
+    }
+
     fn check_alive(&self, member: &mut ChurnPeer) -> Result<(), ProcessError> {
+        if member.is_refused {
+            return Ok(());
+        }
         if !member.is_stopping && !member.peer.is_running() {
             return Err(member.peer.error("ended by itself"));
         }

@@ -302,9 +302,13 @@ fn peers_that_wait_in_different_tags_log_each_other() {
     let end = Instant::now() + SOON;
     for (number, peer) in peers.iter().enumerate() {
         let other = 1 - number;
-        let words =
-            format!("still waits for peer-{other} (which waits in a collective of tag {})", other + 1);
-        while !peer.error_lines().iter().any(|line| line.contains("WARN") && line.contains(&words)) {
+        let words = [
+            format!("still waiting for peer-{other} for "),
+            format!(" s: it has not called all_reduce tag {} (last heard ", number + 1),
+            format!(": alive, waits in all_reduce tag {})", other + 1),
+        ];
+        let warns = |line: &String| line.contains("WARN") && words.iter().all(|part| line.contains(part));
+        while !peer.error_lines().iter().any(warns) {
             assert!(Instant::now() < end, "{words:?} is not in {:?}", peer.error_lines());
             thread::sleep(Duration::from_millis(20));
         }

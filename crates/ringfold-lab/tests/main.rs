@@ -16,6 +16,7 @@ mod recover;
 mod relay;
 mod resets;
 mod restart;
+mod settings;
 mod shared_state;
 mod standby;
 mod traffic;

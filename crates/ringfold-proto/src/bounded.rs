@@ -2,7 +2,7 @@
 //!
 //! The codec checks them on both sides, so decoded messages keep the limits of [`crate::limits`].
 
-use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, WaitingPeer};
+use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, Wait, WaitingPeer};
 use crate::charter::Charter;
 use crate::claim::{CertificateChain, Signature};
 use crate::coordinator::MasterMessage;
@@ -72,6 +72,7 @@ impl Bounded for Numbered<ToMaster> {
             | ToMaster::Probed { .. }
             | ToMaster::SyncDone { .. }
             | ToMaster::Voter { .. }
+            | ToMaster::Fetching { .. }
             | ToMaster::Leave => Ok(()),
         }
     }
@@ -107,10 +108,7 @@ impl Bounded for Numbered<ToPeer> {
             ToPeer::Removed { reason: Removal::Departed(how) } => check_departure(how),
             ToPeer::Removed { reason: Removal::Rejected(_) } => Ok(()),
             ToPeer::Removed { reason: Removal::Disconnected(why) } => check_text(why),
-            ToPeer::StillWaiting(note) => {
-                check_peers(&note.missing)?;
-                note.missing.iter().try_for_each(|missing| check_name(&missing.who.name))
-            }
+            ToPeer::StillWaiting(wait) => check_wait(wait),
             ToPeer::Lead { charter, signature, .. } => {
                 check_signature(signature.as_deref())?;
                 charter.as_deref().map_or(Ok(()), check_charter)
@@ -300,16 +298,18 @@ fn check_network(network: Option<&Network>) -> Result<(), LimitExceeded> {
     at_most("paths", network.paths.len(), limits::MESH_WORLD_MAX * limits::MESH_WORLD_MAX)
 }
 
+fn check_wait(wait: &Wait) -> Result<(), LimitExceeded> {
+    check_peers(&wait.missing)?;
+    wait.names().try_for_each(|PeerName { name, .. }| check_name(name))
+}
+
 fn check_cause(cause: &Cause) -> Result<(), LimitExceeded> {
     let waiting = |peer: &WaitingPeer| check_name(&peer.who.name).and_then(|()| check_text(&peer.call));
     match cause {
         Cause::PeerLost { who, how } => check_name(&who.name).and_then(|()| check_departure(how)),
         Cause::LinkLost { from, to } => check_name(&from.name).and_then(|()| check_name(&to.name)),
         Cause::Mismatch { one, other } => waiting(one).and_then(|()| waiting(other)),
-        Cause::Timeout { waited_for } => {
-            check_peers(waited_for)?;
-            waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))
-        }
+        Cause::Timeout(wait) => check_wait(wait),
         Cause::Unable { who } | Cause::AbortedByUser { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
     }

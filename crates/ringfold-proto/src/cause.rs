@@ -1,6 +1,7 @@
 //! Why operations, votes and memberships failed, with the peers involved.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
+use crate::descriptor::Collective;
 use crate::id::{GroupId, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
@@ -83,7 +84,7 @@ pub enum ProtocolViolation {
 pub enum JoinRejection {
     #[error("a peer with this id is already a member")]
     AlreadyMember,
-    #[error("the run is full: it has {max} peers", max = limits::WORLD_MAX)]
+    #[error("the run is full: it has as many peers as its master accepts")]
     RunFull,
     #[error("the run has had {max} groups, which is the maximum", max = limits::GROUPS_MAX)]
     TooManyGroups,
@@ -98,6 +99,9 @@ pub enum JoinRejection {
     Misbehaved(ProtocolViolation),
     #[error("invalid replica: {0}")]
     Replica(ReplicaRejection),
+    /// An operator drains the run.
+    #[error("the run is being drained: it accepts no new peers (ringfold drain --off ends that)")]
+    Draining,
 }
 
 /// Why the master rejects a rank of a replica.
@@ -173,14 +177,15 @@ pub enum JointCall {
     /// A vote.
     Vote(Phase),
     /// A collective with this tag.
-    Collective(Tag),
+    Collective(Collective, Tag),
 }
 
+/// The name of the call, as in programs.
 impl fmt::Display for JointCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Vote(phase) => phase.fmt(f),
-            Self::Collective(tag) => write!(f, "a collective of {tag}"),
+            Self::Collective(collective, tag) => write!(f, "{} {tag}", collective.call()),
         }
     }
 }
@@ -191,33 +196,95 @@ pub struct MissingPeer {
     pub who: PeerName,
     /// The call that it waits in, if any.
     pub waits_in: Option<JointCall>,
+    /// How long ago it was last heard, by the master or a neighbour; `None` if that is not known.
+    pub heard_ms: Option<u32>,
 }
 
-/// A log warning: a call has waited for peers for a while.
+impl MissingPeer {
+    /// A peer of which nothing else is known.
+    pub fn unknown(who: PeerName) -> Self {
+        Self { who, waits_in: None, heard_ms: None }
+    }
+
+    /// When it was heard, and what it does.
+    fn write_state(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(heard_ms) = self.heard_ms else {
+            return self.waits_in.map_or(Ok(()), |call| write!(f, "it waits in {call}"));
+        };
+        write!(f, "last heard {}.{} s ago", heard_ms / 1000, heard_ms % 1000 / 100)?;
+        match self.waits_in {
+            Some(call) => write!(f, ": alive, waits in {call}"),
+            None if heard_ms < limits::HEARD_LATELY_MS => write!(f, ": alive, computing"),
+            None => write!(f, ": silent"),
+        }
+    }
+
+    fn has_state(&self) -> bool {
+        self.heard_ms.is_some() || self.waits_in.is_some()
+    }
+}
+
+/// A call that waits for peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct WaitWarning {
-    pub call: JointCall,
-    /// The first few live peers that have not made the call.
+pub struct Wait {
+    /// `None` if it is not known.
+    pub call: Option<JointCall>,
+    /// How long it has waited; 0 if that is not known.
+    pub waited_ms: u32,
+    /// The first few live peers that have not made the call, or are not done with it; none if the master did not answer.
     pub missing: Vec<MissingPeer>,
+    /// Whether they have made the call, and are not done.
+    pub begun: bool,
 }
 
-impl WaitWarning {
+impl Wait {
+    /// A wait of which only the peers are known.
+    pub fn for_peers(peers: impl IntoIterator<Item = PeerName>) -> Self {
+        let missing = peers.into_iter().map(MissingPeer::unknown).collect();
+        Self { call: None, waited_ms: 0, missing, begun: false }
+    }
+
+    /// A wait for the master.
+    pub fn for_master() -> Self {
+        Self::for_peers([])
+    }
+
     /// Whether a missing peer waits in another call. The peers may then wait for each other until a deadline.
     pub fn is_mutual(&self) -> bool {
         self.missing.iter().any(|missing| missing.waits_in.is_some())
     }
+
+    /// The peers that it waits for.
+    pub fn names(&self) -> impl Iterator<Item = &PeerName> {
+        self.missing.iter().map(|missing| &missing.who)
+    }
 }
 
-impl fmt::Display for WaitWarning {
+/// One sentence: whom it waits for, since when, for what, and when they were last heard.
+impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} still waits for ", self.call)?;
-        for (i, MissingPeer { who, waits_in }) in self.missing.iter().enumerate() {
-            write!(f, "{}{who}", if i > 0 { ", " } else { "" })?;
-            if let Some(call) = waits_in {
-                write!(f, " (which waits in {call})")?;
-            }
+        let names: Vec<_> = self.names().map(|who| who.name.as_str()).collect();
+        match names.is_empty() {
+            true => write!(f, "waiting for the master")?,
+            false => write!(f, "waiting for {}", names.join(", "))?,
         }
-        Ok(())
+        if self.waited_ms > 0 {
+            write!(f, " for {} s", (u64::from(self.waited_ms) + 500) / 1000)?;
+        }
+        if let Some(call) = self.call.filter(|_| !names.is_empty()) {
+            let they = if names.len() == 1 { "it has" } else { "they have" };
+            let what = if self.begun { "finished" } else { "called" };
+            write!(f, ": {they} not {what} {call}")?;
+        }
+        let known: Vec<_> = self.missing.iter().filter(|missing| missing.has_state()).collect();
+        for (i, missing) in known.iter().enumerate() {
+            write!(f, "{}", if i == 0 { " (" } else { "; " })?;
+            if names.len() > 1 {
+                write!(f, "{}: ", missing.who)?;
+            }
+            missing.write_state(f)?;
+        }
+        if known.is_empty() { Ok(()) } else { write!(f, ")") }
     }
 }
 
@@ -233,20 +300,15 @@ pub enum Cause {
     /// Two peers made different calls.
     #[error("{one}, but {other}")]
     Mismatch { one: WaitingPeer, other: WaitingPeer },
-    /// Live peers did not take part in time: the first few of them, or none if the master did not answer.
-    #[error("timed out waiting for {list}", list = list_names(.waited_for))]
-    Timeout { waited_for: Vec<PeerName> },
+    /// Live peers did not take part in time, or the master did not answer.
+    #[error("timed out {0}")]
+    Timeout(Wait),
     #[error("{who} cannot run the operation")]
     Unable { who: PeerName },
     #[error("the membership changed")]
     EpochEnded,
     #[error("{who} aborted the group")]
     AbortedByUser { who: PeerName },
-}
-
-fn list_names(peers: &[PeerName]) -> String {
-    let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
-    if names.is_empty() { "the master".into() } else { names.join(", ") }
 }
 
 /// What to do about a state without holders.

@@ -314,6 +314,14 @@ impl Coordinator {
         self.advance(now);
     }
 
+    /// Refuses new peers, or accepts them again, as long as this master leads.
+    pub fn drain(&mut self, now: Time, draining: bool) {
+        if let Role::Leader(leadership) = &mut self.role {
+            leadership.machine.drain(draining);
+        }
+        self.advance(now);
+    }
+
     /// Evicts a peer.
     pub fn evict(&mut self, now: Time, peer: PeerId, reason: &str) {
         if let Role::Leader(leadership) = &mut self.role {

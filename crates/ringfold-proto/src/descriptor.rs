@@ -50,6 +50,28 @@ impl Collective {
             Self::Transfer { .. } => (10, "transfer", None),
         }
     }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let (_, name, root) = self.table_row();
+        if root.is_some() { name.split(' ').next().unwrap_or(name) } else { name }
+    }
+
+    /// The name of the call, as in programs.
+    pub fn call(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Barrier => "barrier",
+            Self::Reduce { .. } => "reduce",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Transfer { .. } => "send or recv",
+        }
+    }
 }
 
 /// A weight in a weighted average. Stored as bits, so that descriptors compare and hash.

@@ -1,6 +1,6 @@
 //! Decisions of the master, for logs and the simulator.
 
-use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, WaitWarning};
+use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, Wait};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision, Term};
 use crate::limits::NAMES_IN_ERROR_MAX;
 use crate::message::{Direction, Outcome, Phase};
@@ -35,13 +35,18 @@ pub enum Event {
     TourFound(GroupId, bool),
     /// Plans of an epoch are chosen for newer measurements, which makes operations faster by this percentage.
     Replanned(EpochId, u32),
-    OpDecided(OpId, Outcome),
+    /// An operation was decided, of buffers of so many bytes.
+    OpDecided {
+        op: OpId,
+        outcome: Outcome,
+        bytes: u64,
+    },
     /// An operation waits in a circle with others after a failed epoch, and fails.
     OutOfStep(OpId),
     RoundDecided(Phase, u64),
     RoundFailed(Phase, Cause),
     /// A call of a group, or of the run, waits for live peers.
-    StillWaiting(Option<GroupId>, WaitWarning),
+    StillWaiting(Option<GroupId>, Wait),
     /// The first peer measures its link to the second.
     ProbeAssigned(PeerName, PeerName),
     /// A link was measured: bytes per second in both directions.
@@ -51,6 +56,8 @@ pub enum Event {
     StateRejected(PeerName, StateRejection),
     /// The last member of a group left; this revision would have been next.
     RunEnded(GroupId, Revision),
+    /// An operator refuses new peers, or accepts them again.
+    Draining(bool),
     /// Peers wait until enough of those that held the lost state of their group are back.
     AwaitsReturn {
         group: GroupId,
@@ -142,13 +149,15 @@ impl fmt::Display for Event {
             Self::Replanned(epoch, gain) => {
                 write!(f, "{epoch}: new plans for the measured network, {gain} % faster")
             }
-            Self::OpDecided(op, Outcome::Committed { .. }) => write!(f, "{op} is committed"),
-            Self::OpDecided(op, Outcome::Aborted(cause)) => write!(f, "{op} is aborted: {cause}"),
+            Self::OpDecided { op, outcome: Outcome::Committed { .. }, .. } => write!(f, "{op} is committed"),
+            Self::OpDecided { op, outcome: Outcome::Aborted(cause), .. } => {
+                write!(f, "{op} is aborted: {cause}")
+            }
             Self::OutOfStep(op) => write!(f, "{op} waits for members that saw an operation before it fail"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
             Self::RoundFailed(phase, cause) => write!(f, "{phase} failed: {cause}"),
-            Self::StillWaiting(None, note) => write!(f, "{note}"),
-            Self::StillWaiting(Some(group), note) => write!(f, "{group}: {note}"),
+            Self::StillWaiting(None, wait) => write!(f, "still {wait}"),
+            Self::StillWaiting(Some(group), wait) => write!(f, "{group}: still {wait}"),
             Self::ProbeAssigned(a, b) => write!(f, "{a} measures its link to {b}"),
             Self::Probed(a, b, forward, back) => write!(f, "{a} to {b}: {forward:?} B/s, back {back:?} B/s"),
             Self::StateElected(group, revision, holders, fetchers) => {
@@ -168,6 +177,8 @@ impl fmt::Display for Event {
             Self::RunEnded(group, revision) => {
                 write!(f, "the last member of {group} left before {revision}: its run is over")
             }
+            Self::Draining(true) => write!(f, "the run is drained: new peers are refused"),
+            Self::Draining(false) => write!(f, "the run is not drained any more: new peers may join"),
             Self::RestoreBegan(of) => write!(f, "members of incarnation {of} return"),
             Self::Returned(who) => write!(f, "{who} returned"),
             Self::RestoreEnded(returned) => write!(f, "the run continues with {returned} members"),

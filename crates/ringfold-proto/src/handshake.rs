@@ -108,6 +108,20 @@ impl Secret {
         self.bytes.is_empty()
     }
 
+    /// Whether a text that was shown is one of the secrets. How long that takes does not depend on the bytes that agree. No secret
+    /// accepts nothing.
+    pub fn accepts(&self, shown: &str) -> bool {
+        let tag = |secret: &Self| {
+            let mut mac = keyed_mac(secret, b"ringfold shown secret, compared ");
+            // Keys that differ in zeros at their end are the same to an HMAC.
+            mac.update(&(secret.bytes.len() as u64).to_le_bytes());
+            mac
+        };
+        let shown = tag(&Self::token(shown)).finalize().into_bytes();
+        let is_shown = |secret: Self| !secret.is_none() & tag(&secret).verify(&shown).is_ok();
+        self.accepted().fold(false, |found, secret| found | is_shown(secret))
+    }
+
     /// Each of the secrets that an acceptor accepts, alone.
     fn accepted(&self) -> impl Iterator<Item = Self> + '_ {
         let alone = |bytes: &Vec<u8>| Self { bytes: bytes.clone(), others: Vec::new() };
@@ -154,7 +168,7 @@ pub enum HandshakeError {
     /// The dialler has a token, and the acceptor none: it is not the expected master.
     #[error("the dialler has a join token, but the acceptor has none")]
     TokenUnexpected,
-    #[error("the join token is wrong")]
+    #[error("the token is wrong")]
     BadToken,
     /// The dialler does not have the key of the epoch.
     #[error("the dialler did not prove that it is a member of the epoch")]
@@ -192,8 +206,13 @@ impl HandshakeError {
 
     fn bad_proof(purpose: Purpose) -> Self {
         match purpose {
-            Purpose::Control | Purpose::Relay | Purpose::Doctor => Self::BadToken,
-            _ => Self::NotAMember,
+            Purpose::Data | Purpose::State | Purpose::Probe | Purpose::Window => Self::NotAMember,
+            Purpose::Control
+            | Purpose::Relay
+            | Purpose::Masters
+            | Purpose::Doctor
+            | Purpose::Observe
+            | Purpose::Admin => Self::BadToken,
         }
     }
 }
@@ -225,11 +244,11 @@ impl fmt::Debug for Binding {
 }
 
 impl Binding {
-    /// Checks that the other end may act as this, or has any role, if this end uses certificates.
-    fn check_role(&self, needed: Option<Role>) -> Result<(), CertificateProblem> {
+    /// Checks that the other end may act as this, if this end uses certificates.
+    fn check_role(&self, needed: Role) -> Result<(), CertificateProblem> {
         match self.role {
             None => Ok(()),
-            Some(Ok(role)) if needed.is_none_or(|needed| role.may_act_as(needed)) => Ok(()),
+            Some(Ok(role)) if role.may_act_as(needed) => Ok(()),
             Some(Ok(_)) => Err(CertificateProblem::WrongRole),
             Some(Err(problem)) => Err(problem),
         }

@@ -63,11 +63,15 @@ pub enum Purpose {
     /// Messages from one master to another.
     Masters = 7,
     /// Questions of `ringfold doctor`.
-    Doctor = 9,
+    Doctor = 8,
+    /// An observer asks a master for the status of the run.
+    Observe = 9,
+    /// The same, and commands of an operator.
+    Admin = 10,
 }
 
 impl Purpose {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Control,
         Self::Data,
         Self::State,
@@ -76,6 +80,8 @@ impl Purpose {
         Self::Relay,
         Self::Masters,
         Self::Doctor,
+        Self::Observe,
+        Self::Admin,
     ];
 
     pub fn from_number(number: u8) -> Option<Self> {
@@ -94,6 +100,8 @@ impl fmt::Display for Purpose {
             Self::Relay => "relay",
             Self::Masters => "masters",
             Self::Doctor => "doctor",
+            Self::Observe => "observe",
+            Self::Admin => "admin",
         })
     }
 }
@@ -148,7 +156,7 @@ impl Features {
     /// Peers may be the ranks of a replica, which join and leave together.
     pub const REPLICAS: Self = Self(4);
     /// A peer may be asked to examine its host and its neighbours.
-    pub const EXAMINE: Self = Self(16);
+    pub const EXAMINE: Self = Self(8);
     /// Those of this build.
     pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0 | Self::EXAMINE.0);
 
@@ -213,12 +221,15 @@ pub enum ConnectionRejection {
     /// The dialler's certificate does not allow the connection.
     #[error("the certificate of the dialler {0}")]
     Certificate(CertificateProblem),
+    /// It has neither a token nor certificates that tell operators from others.
+    #[error("this master takes no commands: start it with --admin-token-file, or with certificates")]
+    NoAdmin,
     #[error("unknown reason {0}")]
     Other(u8),
 }
 
 impl Status {
-    const NUMBERS: [(u8, Self); 21] = [
+    const NUMBERS: [(u8, Self); 22] = [
         (0, Self::Ok),
         (1, Self::Version),
         (2, Self::WrongRun),
@@ -240,6 +251,7 @@ impl Status {
         (28, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked))),
         (29, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole))),
         (30, Self::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid))),
+        (31, Self::Rejected(ConnectionRejection::NoAdmin)),
     ];
 
     pub fn number(self) -> u8 {

@@ -106,6 +106,12 @@ pub const REPLANNED_TAGS_MAX: usize = 256;
 /// Names that an error lists.
 pub const NAMES_IN_ERROR_MAX: usize = 8;
 
+/// The status of a run as text.
+pub const STATUS_BYTES_MAX: usize = 8 << 20;
+
+/// A peer that was heard in this time is alive, as texts say.
+pub const HEARD_LATELY_MS: u32 = 2_000;
+
 /// Distinct tags of one epoch; then another epoch opens. All must fit into a resume ([`OPS_IN_RESUME_MAX`]).
 pub const TAGS_PER_EPOCH_MAX: usize = 1 << 15;
 

@@ -23,6 +23,7 @@ mod rejected_state;
 mod replica;
 mod restore;
 mod roster;
+mod status;
 mod suspicion;
 mod sync;
 mod wait_warning;
@@ -59,6 +60,8 @@ use std::net::SocketAddr;
 pub struct MasterConfig {
     pub timing: Timing,
     pub recovery: RecoverySettings,
+    /// Peers that may join; at most [`crate::limits::WORLD_MAX`].
+    pub peers_max: usize,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
     /// How much faster, in percent, an operation would be if plans were chosen for the second network instead of the first.
@@ -150,6 +153,8 @@ pub struct Master {
     lagging: BTreeSet<PeerId>,
     /// Replicas whose first rank has joined, and when to warn if others have not.
     replica_waits: BTreeMap<ReplicaId, Time>,
+    /// Whether new peers are refused.
+    draining: bool,
     actions: VecDeque<MasterAction>,
 }
 
@@ -183,6 +188,7 @@ impl Master {
             silence_check_at: Time(u64::MAX),
             lagging: BTreeSet::new(),
             replica_waits: BTreeMap::new(),
+            draining: false,
             actions: VecDeque::new(),
         }
     }
@@ -352,6 +358,11 @@ impl Master {
             ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
             ToMaster::Heartbeat { heard, ended } => self.handle_heartbeat(now, peer, heard, ended),
             ToMaster::Leave => self.remove(peer, Departure::Left),
+            ToMaster::Fetching { done_bytes, all_bytes } => {
+                if let Some(record) = self.roster.get_mut(peer) {
+                    record.fetched = Some((done_bytes, all_bytes));
+                }
+            }
             // The coordinator handles the first, the driver the second.
             ToMaster::Voter { .. } | ToMaster::Examined { .. } => {}
         }

@@ -1,7 +1,7 @@
 //! The messages of control connections.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
-use crate::cause::{Cause, Removal, WaitWarning};
+use crate::cause::{Cause, Removal, Wait};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
@@ -276,6 +276,8 @@ pub enum ToMaster {
     JoinRank { replica: Replica, join: Join },
     /// First message of a returning member that is a rank of a replica.
     ResumeRank { replica: Replica, resume: Box<Resume> },
+    /// How much of the shared state this peer has fetched in a sync, for the status of the run.
+    Fetching { done_bytes: u64, all_bytes: u64 },
     /// What the peer has found, for an examination of this number.
     Examined { examination: u64, findings: Vec<Finding> },
 }
@@ -380,7 +382,7 @@ pub enum ToPeer {
     /// The master is alive.
     Heartbeat,
     /// A call of this peer waits for others, for its log.
-    StillWaiting(WaitWarning),
+    StillWaiting(Wait),
     /// This master leads in a run with several masters. The charter is here until the peer has confirmed it.
     Lead { term: Term, beat: u64, charter: Option<Box<Charter>>, signature: Option<Box<Signature>> },
     /// This master asks for the peer's vote.

@@ -14,7 +14,7 @@ mod syncs;
 
 pub use failure::{Failure, FailureKind};
 
-use crate::cause::WaitWarning;
+use crate::cause::Wait;
 use crate::charter::VoterRecord;
 use crate::claim::Signature;
 use crate::descriptor::Descriptor;
@@ -102,7 +102,7 @@ pub enum PeerAction {
     /// assignment, with a higher number, may replace this one.
     Sync { call: CallId, number: u64, assignment: Assignment },
     /// Log that a call waits for other peers.
-    StillWaiting(WaitWarning),
+    StillWaiting(Wait),
     /// A call has ended. Nothing touches its buffers any more.
     Complete { call: CallId, result: Result<Completion, Failure> },
 }
@@ -162,6 +162,8 @@ pub struct Peer {
     synced: Option<Revision>,
     /// The number of assignments of shared state so far.
     assignments: u64,
+    /// The bytes of shared state that were fetched, and of those that are, during a fetch.
+    fetching: Option<(u64, u64)>,
     /// World sizes as the master last sent them.
     latest: Attributes,
     /// World sizes as the user sees them.
@@ -202,6 +204,7 @@ impl Peer {
             last_pending: false,
             synced: None,
             assignments: 0,
+            fetching: None,
             latest: Attributes::default(),
             visible: Attributes::default(),
             visible_members: Arc::default(),

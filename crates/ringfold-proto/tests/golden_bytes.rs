@@ -36,20 +36,18 @@ fn messages_between_masters_keep_their_bytes() {
 }
 
 #[test]
-fn messages_of_doctors_keep_their_bytes() {
-    fn of<M>(what: &str, messages: Vec<(&'static str, M)>) -> Vec<(String, Vec<u8>)>
-    where
-        M: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
-    {
-        let frame = |(name, message): (&str, M)| {
-            let frame = encode_control(&message).expect("examples are within bounds");
-            assert_eq!(ControlDecoder::default().next_message(&mut &frame[..]), Ok(Some(message)));
-            (format!("{what}/{name}"), frame)
-        };
-        messages.into_iter().map(frame).collect()
+fn messages_of_observers_and_doctors_keep_their_bytes() {
+    fn frame<M: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+        (name, message): (&str, M),
+    ) -> (String, Vec<u8>) {
+        let frame = encode_control(&message).expect("examples are within bounds");
+        assert_eq!(ControlDecoder::default().next_message(&mut &frame[..]), Ok(Some(message)));
+        (name.to_owned(), frame)
     }
-    let requests = of("request", examples::doctor_requests());
-    keep("doctor.hex", [requests, of("answer", examples::doctor_answers())].concat());
+    keep("observer_requests.hex", examples::observer_requests().into_iter().map(frame).collect());
+    keep("observer_answers.hex", examples::observer_answers().into_iter().map(frame).collect());
+    keep("doctor_requests.hex", examples::doctor_requests().into_iter().map(frame).collect());
+    keep("doctor_answers.hex", examples::doctor_answers().into_iter().map(frame).collect());
 }
 
 #[test]
@@ -105,7 +103,7 @@ fn every_version_that_is_spoken_has_its_bytes() {
     );
     for version in VersionRange::SUPPORTED.min..=VersionRange::SUPPORTED.max {
         let files = folder(version).read_dir().unwrap_or_else(|error| panic!("version {version}: {error}"));
-        assert_eq!(files.count(), 8, "files of version {version}");
+        assert_eq!(files.count(), 11, "files of version {version}");
     }
 }
 

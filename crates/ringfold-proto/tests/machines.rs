@@ -17,3 +17,4 @@ mod sharing_state;
 mod signing;
 mod test_run;
 mod topology;
+mod watching;

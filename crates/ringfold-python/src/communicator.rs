@@ -3,6 +3,7 @@
 use crate::call::{SIGNALS_EVERY, finish_detached, is_interrupted, try_detached};
 use crate::exception::ToException;
 use crate::fork_guard::ForkGuard;
+use crate::settings::{self, Pairs};
 use crate::tensor::{Device, Tensor};
 use crate::work::Work;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -12,7 +13,7 @@ use ringfold_bindings::alias::find_aliases;
 use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
 use ringfold_bindings::communicator_handle::CommunicatorHandle;
 use ringfold_bindings::result::{ApiCall, CallError};
-use ringfold_bindings::{enum_values, join_token, tls_files};
+use ringfold_bindings::{enum_values, tls_files};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,12 +75,19 @@ impl Communicator {
         volunteer_relay: Option<bool>,
         tls: Option<Vec<String>>,
         replica: Option<(u128, u32)>,
+        settings: Pairs,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
             .streams(streams)
-            .site(site)
+            .settings(settings::given(&settings))
             .cancel_when(SIGNALS_EVERY, is_interrupted);
+        if site > 0 {
+            builder = builder.site(site);
+        }
+        if let Some(token) = token {
+            builder = builder.token(token);
+        }
         if let Some(name) = name {
             builder = builder.name(name);
         }
@@ -111,11 +119,7 @@ impl Communicator {
             builder = builder.replica(Replica { id: ReplicaId(id), ranks });
         }
         try_detached(py, || -> Result<_, CallError> {
-            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;
-            let mut builder = match token {
-                Some(token) => builder.token(token),
-                None => builder,
-            };
+            let mut builder = builder;
             if let Some(paths) = tls {
                 builder = builder.tls(tls_files::from_paths(&paths)?);
             }

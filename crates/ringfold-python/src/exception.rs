@@ -114,7 +114,7 @@ fn group_error(py: Python<'_>, kind: &str, text: &str) -> PyErr {
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::GroupFailed(cause) => match **cause {
-            Cause::Timeout { .. } => "timeout",
+            Cause::Timeout(_) => "timeout",
             Cause::PeerLost { .. } | Cause::LinkLost { .. } => "lost",
             Cause::Mismatch { .. } => "mismatch",
             Cause::Unable { .. } => "system",

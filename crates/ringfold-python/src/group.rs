@@ -6,6 +6,7 @@ use crate::exception::{ToException, connect_error, invalid_group_argument};
 use crate::fork_guard::ForkGuard;
 use crate::group_work::GroupWork;
 use crate::operands::Operands;
+use crate::settings::{self, Pairs};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use ringfold::{DType, GroupOp, Media, OPERATIONS, OpArguments, Operation, ReduceOp, TransferTag};
@@ -26,7 +27,7 @@ pub(crate) struct Group {
 impl Group {
     /// Connects to the other ranks.
     #[staticmethod]
-    #[pyo3(signature = (*, rank, world, name, at, timeout, connect_timeout, restores=false, media="auto", tls=None))]
+    #[pyo3(signature = (*, rank, world, name, at, timeout, connect_timeout, restores=false, media="auto", tls=None, settings=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
     fn connect(
         py: Python<'_>,
@@ -39,6 +40,7 @@ impl Group {
         restores: bool,
         media: &str,
         tls: Option<Vec<String>>,
+        settings: Pairs,
     ) -> PyResult<Self> {
         let media = media_of(py, media)?;
         let mut builder = ringfold::Group::builder()
@@ -46,6 +48,7 @@ impl Group {
             .world(world)
             .name(name)
             .media(media)
+            .settings(settings::given(&settings))
             .cancel_when(SIGNALS_EVERY, is_interrupted)
             .restore_on_failure(restores)
             .timeout(duration(py, timeout)?)
@@ -134,6 +137,7 @@ impl Group {
     }
 
     /// A group of some of the ranks; only they call this. A rank's new number is its index in `ranks`.
+    #[pyo3(signature = (ranks, name, timeout, media, settings=None))]
     fn split(
         &self,
         py: Python<'_>,
@@ -141,10 +145,12 @@ impl Group {
         name: &str,
         timeout: f64,
         media: &str,
+        settings: Option<Pairs>,
     ) -> PyResult<Self> {
         let (group, timeout, media) =
             (self.group.of_group(py)?, duration(py, timeout)?, media_of(py, media)?);
-        let child = detached(py, || group.split_within(&ranks, name, timeout, media))?;
+        let given = settings.map(|pairs| settings::given(&pairs));
+        let child = detached(py, || group.split_by(&ranks, name, timeout, media, given))?;
         child.map(Self::of).map_err(|error| connect_error(py, &error))
     }
 

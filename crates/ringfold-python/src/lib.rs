@@ -25,6 +25,7 @@ mod port_fifo;
 mod port_memory;
 mod port_proxy;
 mod port_semaphore;
+mod settings;
 mod tensor;
 mod window;
 mod work;
@@ -62,6 +63,7 @@ mod _native {
         port_memory::PortMemory,
         port_proxy::{PortChannel, PortProxy, port_handle_sizes},
         port_semaphore::{PortSemaphore, PortSemaphoreCursor, PortSemaphoreOffer, memory_channel_handle},
+        settings::{setting_is_on, setting_masters, setting_names, setting_seconds, setting_text},
         start_log,
         tensor::Tensor,
         window::{Window, WindowWork},
@@ -79,7 +81,7 @@ mod _native {
     }
 }
 
-/// Starts the log at the level of PCCL_LOG_LEVEL or RINGFOLD_LOG. Calling it again does nothing.
+/// Starts the log at the level of the setting `log`. Calling it again does nothing.
 #[pyfunction]
 fn start_log() {
     ringfold_bindings::log::start_once();

@@ -2,11 +2,16 @@
 
 use crate::call::{try_detached, wait_interruptible};
 use crate::fork_guard::ForkGuard;
+use crate::settings::{self, Pairs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use ringfold::settings::{Settings, User, table};
 use ringfold_bindings::result::{ApiCall, CallError};
-use ringfold_bindings::{join_token, tls_files};
+use ringfold_bindings::tls_files;
 use std::time::Duration;
+
+/// Where a master listens that was given no address.
+const EVERYWHERE: &str = "0.0.0.0:48148";
 
 /// A master, which serves from a thread of its own.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -18,11 +23,11 @@ pub(crate) struct Master {
 impl Master {
     /// A master that does not listen yet.
     #[new]
-    #[pyo3(signature = (address, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None))]
+    #[pyo3(signature = (address=None, token=None, tls=None, masters=None, this_master=None, recover=None, recover_after=None, recover_min=None, http=None, http_token=None, admin_token=None, settings=Vec::new()))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
-        address: String,
+        address: Option<String>,
         token: Option<String>,
         tls: Option<Vec<String>>,
         masters: Option<Vec<String>>,
@@ -30,6 +35,10 @@ impl Master {
         recover: Option<String>,
         recover_after: Option<f64>,
         recover_min: Option<usize>,
+        http: Option<String>,
+        http_token: Option<String>,
+        admin_token: Option<String>,
+        settings: Pairs,
     ) -> PyResult<Self> {
         if this_master == Some(0) {
             return Err(PyValueError::new_err("invalid this_master 0: positions begin with 1"));
@@ -40,8 +49,14 @@ impl Master {
         let recover_after =
             seconds.map_err(|e| PyValueError::new_err(format!("invalid recover_after: {e}")))?;
         try_detached(py, || -> Result<_, CallError> {
-            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token.into())))?;
-            let mut builder = ringfold::Master::builder().listen(address);
+            let invalid = |e: ringfold::Error| CallError::from_error(&e, ApiCall::Master);
+            let given = settings::given(&settings);
+            let found = Settings::load(User::Master, &given).map_err(|e| invalid(e.into()))?;
+            let mut builder = ringfold::Master::builder().settings(given);
+            let default = (!found.is_set(&table::LISTEN)).then(|| EVERYWHERE.to_owned());
+            if let Some(address) = address.or(default) {
+                builder = builder.listen(address);
+            }
             if let Some(token) = token {
                 builder = builder.token(token);
             }
@@ -63,7 +78,16 @@ impl Master {
             if let Some(peers) = recover_min {
                 builder = builder.recover_min(peers);
             }
-            Ok(Self { master: ForkGuard::new(builder.build()) })
+            if let Some(address) = http {
+                builder = builder.http(address);
+            }
+            if let Some(token) = http_token {
+                builder = builder.http_token(token);
+            }
+            if let Some(token) = admin_token {
+                builder = builder.admin_token(token);
+            }
+            Ok(Self { master: ForkGuard::new(builder.try_build().map_err(invalid)?) })
         })
     }
 
@@ -77,6 +101,12 @@ impl Master {
     /// The addresses where it listens; none in a forked child.
     fn addresses(&self) -> Vec<String> {
         let addresses = self.master.get().map(ringfold::Master::addresses).unwrap_or_default();
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The addresses of its HTTP server; none in a forked child.
+    fn http_addresses(&self) -> Vec<String> {
+        let addresses = self.master.get().map(ringfold::Master::http_addresses).unwrap_or_default();
         addresses.iter().map(ToString::to_string).collect()
     }
 

@@ -1,9 +1,9 @@
 //! A peer of an elastic run.
 
 mod builder;
+mod options;
 
 pub use builder::CommunicatorBuilder;
-pub(crate) use builder::STREAMS;
 
 use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, WorkerReport};
@@ -15,6 +15,7 @@ use crate::traffic::TrafficReport;
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
+use options::CommunicatorOptions;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
 use ringfold_proto::dtype::DType;
@@ -64,7 +65,7 @@ use zerocopy::IntoBytes;
 /// # Ok::<(), ringfold::Error>(())
 /// ```
 pub struct Communicator {
-    config: CommunicatorBuilder,
+    config: CommunicatorOptions,
     engine: Mutex<Option<Arc<Engine>>>,
 }
 

@@ -15,6 +15,7 @@ use ringfold_fabric::medium::{LinkMedium, Received};
 use ringfold_fabric::mesh::{Mesh, MeshEvent};
 use ringfold_fabric::poller::Token;
 use ringfold_fabric::reactor::Expected;
+use ringfold_fabric::slots::SlotPool;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
@@ -117,10 +118,11 @@ pub(crate) enum PlaneEvent {
 impl DataPlane {
     /// Without epochs and links.
     pub(crate) fn new(mesh: Mesh, stall_after: Duration, restores: bool) -> Self {
+        let medium = LinkMedium::new(SlotPool::new(mesh.poller().limits().spare_slot_bytes));
         Self {
             mesh,
             executor: Executor::new(stall_after),
-            medium: LinkMedium::default(),
+            medium,
             pool: Pool::default(),
             plans: HashMap::new(),
             device_plans: HashMap::new(),

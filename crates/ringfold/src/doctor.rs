@@ -23,7 +23,8 @@ pub(crate) use examination::examine_member;
 pub use ringfold_proto::doctor::{Finding, Judgement, worst};
 pub(crate) use service::{DoctorService, StartExamination};
 
-use crate::protection;
+use crate::settings::{self, Given, Settings, User, master_addresses, table};
+use crate::{Error, protection};
 use connection::MessageConnection;
 use explain::Party;
 use nat::Observation;
@@ -46,18 +47,18 @@ pub const DOCTOR_PORT: u16 = 48150;
 const CERTIFICATE_DAYS_MIN: u64 = 14;
 
 /// What a doctor examines, and how.
-#[derive(Clone, Debug, Default)]
-pub struct DoctorSettings {
+#[derive(Clone, Debug)]
+pub struct DoctorOptions {
     /// The masters, `host:port` each.
     pub masters: Vec<String>,
     /// Other hosts on which a doctor runs, `host:port` each. The address of this host may be among them.
     pub peers: Vec<String>,
     /// The join token of the run.
     pub token: JoinToken,
-    /// The certificates of the run; otherwise the environment decides.
+    /// The certificates of the run.
     pub tls: Option<TlsFiles>,
-    /// Whether connections are not encrypted; otherwise the environment decides.
-    pub insecure: Option<bool>,
+    /// Whether connections are not encrypted.
+    pub is_insecure: bool,
     /// The address to listen on; all if there is none.
     pub bind: Option<IpAddr>,
     /// The port to listen on: any free one if it is 0. Without one, this host does not listen.
@@ -66,24 +67,46 @@ pub struct DoctorSettings {
     pub wait: Duration,
     /// Leaves out what takes seconds: bandwidths, and opening CUDA devices.
     pub quick: bool,
+    /// What a peer of this host would use.
+    pub settings: Settings,
+}
+
+impl DoctorOptions {
+    /// What the settings of a peer say, with those by argument.
+    pub fn new(given: &Given) -> Result<Self, Error> {
+        let settings = Settings::start(User::Peer, given)?;
+        let masters = master_addresses(&settings);
+        Ok(Self {
+            masters: masters.iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
+            peers: Vec::new(),
+            token: settings::token(&settings, None)?,
+            tls: settings::tls(&settings, None)?,
+            is_insecure: settings.is_on(&table::INSECURE),
+            bind: settings.ip(&table::BIND),
+            port: None,
+            wait: Duration::ZERO,
+            quick: false,
+            settings,
+        })
+    }
 }
 
 /// Says what is done at the moment.
 pub type Progress<'p> = &'p (dyn Fn(&str) + Sync);
 
 /// Examines this host and the paths from it.
-pub fn examine(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Finding> {
+pub fn examine(options: &DoctorOptions, progress: Progress<'_>) -> Vec<Finding> {
     progress("examining this host");
     let mut findings = host::examine();
-    findings.extend(cuda::examine(!settings.quick));
-    findings.extend(examine_network(settings, progress));
+    findings.extend(cuda::examine(!options.quick));
+    findings.extend(examine_network(options, progress));
     findings
 }
 
 /// The quick checks before a peer connects: its host, and the way to its masters.
-pub(crate) fn preflight(settings: &DoctorSettings) -> Vec<Finding> {
+pub(crate) fn preflight(options: &DoctorOptions) -> Vec<Finding> {
     let mut findings = host::examine();
-    findings.extend(examine_network(settings, &|text| tracing::debug!("preflight: {text}")));
+    findings.extend(examine_network(options, &|text| tracing::debug!("preflight: {text}")));
     findings
 }
 
@@ -91,14 +114,14 @@ pub(crate) fn preflight(settings: &DoctorSettings) -> Vec<Finding> {
 pub type PeerFindings = Vec<(String, Vec<Finding>)>;
 
 /// Has all peers of a run examine themselves. An error says why the master could not be asked.
-pub fn examine_all(settings: &DoctorSettings, progress: Progress<'_>) -> Result<PeerFindings, Vec<Finding>> {
-    let (findings, security) = own_certificate(settings);
+pub fn examine_all(options: &DoctorOptions, progress: Progress<'_>) -> Result<PeerFindings, Vec<Finding>> {
+    let (findings, security) = own_certificate(options);
     let Some(security) = security else { return Err(findings) };
-    let service = DoctorService::of_doctor(settings.token.clone(), security)
+    let service = DoctorService::of_doctor(options.token.clone(), security)
         .map_err(|error| vec![no_randomness(&error)])?;
     let (mut failures, mut answer) = (Vec::new(), None);
-    for label in &settings.masters {
-        match ask_master(&service, label, progress) {
+    for label in &options.masters {
+        match ask_master(&service, &options.settings, label, progress) {
             // A master that stands by has no peers.
             Ok(peers) if !peers.is_empty() => return Ok(peers),
             Ok(none) => answer = Some(none),
@@ -108,10 +131,16 @@ pub fn examine_all(settings: &DoctorSettings, progress: Progress<'_>) -> Result<
     answer.ok_or(failures)
 }
 
-fn ask_master(service: &DoctorService, label: &str, progress: Progress<'_>) -> Result<PeerFindings, Finding> {
+fn ask_master(
+    service: &DoctorService,
+    settings: &Settings,
+    label: &str,
+    progress: Progress<'_>,
+) -> Result<PeerFindings, Finding> {
     let addresses = names::resolve(label)?;
     let visit = Visit {
         service,
+        settings,
         party: Party::Master,
         label,
         addresses: &addresses,
@@ -160,9 +189,9 @@ fn ask_master(service: &DoctorService, label: &str, progress: Progress<'_>) -> R
 }
 
 /// The keys of this host, and what is wrong with its certificates.
-fn own_certificate(settings: &DoctorSettings) -> (Vec<Finding>, Option<Arc<Security>>) {
+fn own_certificate(options: &DoctorOptions) -> (Vec<Finding>, Option<Arc<Security>>) {
     const CHECK: &str = "host.certificate";
-    let security = match protection::keys(&settings.token, settings.tls.as_ref(), settings.insecure) {
+    let security = match protection::keys(&options.token, options.tls.as_ref(), options.is_insecure) {
         Ok(security) => security,
         Err(error) => {
             let remedy = "issue a new one: `ringfold keys issue NAME --ca DIR --replace`, and name the files by --tls-ca, --tls-cert \
@@ -170,8 +199,7 @@ fn own_certificate(settings: &DoctorSettings) -> (Vec<Finding>, Option<Arc<Secur
             return (vec![Finding::fail(CHECK, error.to_string(), remedy)], None);
         }
     };
-    let files = settings.tls.clone().or_else(|| TlsFiles::by_default().ok().flatten());
-    let findings = files.filter(|_| security.has_certificates()).map(|files| match files.dates() {
+    let findings = options.tls.as_ref().map(|files| match files.dates() {
         Err(error) => {
             Finding::warn(CHECK, error, "issue it again: `ringfold keys issue NAME --ca DIR --replace`")
         }
@@ -198,10 +226,10 @@ fn own_certificate(settings: &DoctorSettings) -> (Vec<Finding>, Option<Arc<Secur
     (findings.into_iter().collect(), Some(security))
 }
 
-fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Finding> {
-    let (mut findings, security) = own_certificate(settings);
-    let masters = resolve_all(&settings.masters, progress, &mut findings);
-    let peers = resolve_all(&settings.peers, progress, &mut findings);
+fn examine_network(options: &DoctorOptions, progress: Progress<'_>) -> Vec<Finding> {
+    let (mut findings, security) = own_certificate(options);
+    let masters = resolve_all(&options.masters, progress, &mut findings);
+    let peers = resolve_all(&options.peers, progress, &mut findings);
     let with_sources = |parties: &[(String, Vec<SocketAddr>)]| {
         let source = |(label, addresses): &(String, Vec<SocketAddr>)| {
             Some((
@@ -211,7 +239,7 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
         };
         parties.iter().filter_map(source).collect::<Vec<_>>()
     };
-    if let Some(bind) = settings.bind {
+    if let Some(bind) = options.bind {
         let targets = with_sources(if peers.is_empty() { &masters } else { &peers });
         findings.extend(names::listen_address(bind, &targets, !peers.is_empty()));
     }
@@ -220,7 +248,7 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
         return findings;
     };
     let addresses: Vec<_> = masters.iter().chain(&peers).flat_map(|(_, found)| found).copied().collect();
-    if let Err(error) = protection::check_dial(&settings.token, &security, &addresses) {
+    if let Err(error) = protection::check_dial(&options.token, &security, &addresses, &options.settings) {
         findings.push(Finding::fail(
             "master.token",
             error.to_string(),
@@ -228,22 +256,33 @@ fn examine_network(settings: &DoctorSettings, progress: Progress<'_>) -> Vec<Fin
         ));
         return findings;
     }
-    let service = match DoctorService::of_doctor(settings.token.clone(), security) {
+    let service = match DoctorService::of_doctor(options.token.clone(), security) {
         Ok(service) => service,
         Err(error) => {
             findings.push(no_randomness(&error));
             return findings;
         }
     };
-    let station = settings.port.and_then(|port| {
-        let (station, finding) = listen(&service, settings.bind, port);
+    let station = options.port.and_then(|port| {
+        let (station, finding) = listen(&service, options.bind, port);
         findings.push(finding);
         station
     });
     let visit = |party, (label, addresses): &(String, Vec<SocketAddr>)| {
-        let wait = if party == Party::Peer { settings.wait } else { Duration::ZERO };
-        let (port, quick) = (station.as_ref().map(Station::port), settings.quick);
-        Visit { service: &service, party, label, addresses, port, wait, quick, progress }.run()
+        let wait = if party == Party::Peer { options.wait } else { Duration::ZERO };
+        let (port, quick) = (station.as_ref().map(Station::port), options.quick);
+        Visit {
+            service: &service,
+            settings: &options.settings,
+            party,
+            label,
+            addresses,
+            port,
+            wait,
+            quick,
+            progress,
+        }
+        .run()
     };
     let mut reports: Vec<VisitReport> = masters.iter().map(|master| visit(Party::Master, master)).collect();
     relax(&mut reports);

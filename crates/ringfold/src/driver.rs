@@ -266,6 +266,8 @@ impl Driver {
             self.uplink.handle_ready(now);
         }
         if is_due(self.machine.poll_timeout()) {
+            let progress = self.syncing.as_ref().and_then(|(_, transfer)| transfer.progress());
+            self.machine.handle_fetching(progress);
             self.machine.handle_timeout(now);
         }
         self.plane.handle_time(now);
@@ -333,7 +335,13 @@ impl Driver {
                 spawn("ringfold-probed", answer);
             }
             Purpose::Relay => self.relay.add(peer, connection, self.directory.poller()),
-            Purpose::Control | Purpose::Data | Purpose::Window | Purpose::Masters | Purpose::Doctor => {}
+            Purpose::Control
+            | Purpose::Data
+            | Purpose::Window
+            | Purpose::Masters
+            | Purpose::Doctor
+            | Purpose::Observe
+            | Purpose::Admin => {}
         }
     }
 
@@ -503,10 +511,10 @@ impl Driver {
                     transfer.assign(number, assignment);
                 }
             }
-            PeerAction::StillWaiting(note) if note.is_mutual() => {
-                tracing::warn!("{note}: do all peers use the same tags in the same order?");
+            PeerAction::StillWaiting(wait) if wait.is_mutual() => {
+                tracing::warn!("still {wait}: do all peers use the same tags in the same order?");
             }
-            PeerAction::StillWaiting(note) => tracing::info!("{note}"),
+            PeerAction::StillWaiting(wait) => tracing::warn!("still {wait}"),
             PeerAction::Complete { call, result } => self.complete(call, result),
         }
     }

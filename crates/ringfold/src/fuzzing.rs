@@ -6,6 +6,7 @@ use crate::device_group::hosts::PieceJob;
 use crate::device_group::registrar::Message;
 use crate::group::bootstrap::messages::{Join, Mapped, Reply};
 use crate::group::bootstrap_listener::Announcement;
+use crate::master::http::request::{Method, Request as HttpRequest};
 use crate::transfer::wire::{Header, Request};
 use crate::window::offer::WindowOffer;
 use ringfold_proto::bounded::Bounded;
@@ -25,6 +26,7 @@ pub const DECODERS: &[Decoder] = &[
     ("window_offer", check_window_offer),
     ("device_group", check_device_group),
     ("tuning_file", check_tuning_file),
+    ("http_request", check_http_request),
 ];
 
 fn check_bootstrap(bytes: &[u8]) -> bool {
@@ -87,6 +89,45 @@ fn check_tuning_file(bytes: &[u8]) -> bool {
     let Some(file) = core::str::from_utf8(bytes).ok().and_then(parse) else { return false };
     assert_eq!(parse(&file.format().expect("a tuning can be written")), Some(file));
     true
+}
+
+fn check_http_request(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    let Ok(Some(request)) = HttpRequest::take(&mut rest) else {
+        assert_eq!(rest.len(), bytes.len(), "what is not accepted is not taken");
+        return false;
+    };
+    assert!(rest.len() < bytes.len() && bytes.ends_with(rest));
+    let encoded = encode_http_request(&request);
+    let mut again = &encoded[..];
+    assert_eq!(HttpRequest::take(&mut again), Ok(Some(request)));
+    assert!(again.is_empty());
+    true
+}
+
+/// A request with the same meaning.
+fn encode_http_request(request: &HttpRequest) -> Vec<u8> {
+    let method = match request.method {
+        Method::Get => "GET",
+        Method::Head => "HEAD",
+        Method::Post => "POST",
+    };
+    let connection = if request.keeps_alive { "keep-alive" } else { "close" };
+    // Only an old version may lack a host.
+    let version = if request.host.is_some() { 1 } else { 0 };
+    let mut text = format!("{method} {} HTTP/1.{version}\r\nConnection: {connection}\r\n", request.path);
+    let bearer = request.bearer.as_ref().map(|token| format!("Bearer {token}"));
+    for (name, value) in [
+        ("Host", &request.host),
+        ("Origin", &request.origin),
+        ("Sec-Fetch-Site", &request.fetch_site),
+        ("Authorization", &bearer),
+        ("Content-Type", &request.content_type),
+    ] {
+        text.extend(value.as_ref().map(|value| format!("{name}: {value}\r\n")));
+    }
+    text.push_str(&format!("Content-Length: {}\r\n\r\n", request.body.len()));
+    [text.as_bytes(), &request.body].concat()
 }
 
 #[cfg(test)]
@@ -178,6 +219,13 @@ mod tests {
         all.extend(device_seeds().map(named("device_group")));
         all.extend(tunings.map(named("tuning_file")));
         all.push(("tuning_file", b"{\"chunk_bytes\": 4096}".to_vec()));
+        let requests = [
+            "GET /api/status?x=1 HTTP/1.1\r\nHost: a:48180\r\nAuthorization: Bearer token\r\nSec-Fetch-Site: none\r\n\r\n",
+            "HEAD / HTTP/1.0\r\n\r\n",
+            "POST /api/drain HTTP/1.1\r\nHost: a\r\nOrigin: http://a\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: 11\r\n\r\n{\"on\":true}GET",
+        ];
+        all.extend(requests.map(|text| ("http_request", text.as_bytes().to_vec())));
         all
     }
 

@@ -22,9 +22,11 @@ pub mod fuzzing;
 mod group;
 mod limits;
 mod master;
+mod observer;
 mod process_name;
 mod protection;
 mod relay;
+pub mod settings;
 mod shared_state;
 mod staging;
 mod traffic;
@@ -47,18 +49,21 @@ pub use group::{
     AddressExchange, Bootstrap, BootstrapListener, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices,
     GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
-pub use master::{MASTER_PORT, MASTERS_VARIABLE, Master, MasterBuilder};
+pub use master::{
+    EventEntry, HTTP_PORT, HistorySecond, MASTER_PORT, Master, MasterBuilder, MasterInfo, Status,
+    ThroughputStatus,
+};
+pub use observer::{Observer, ObserverOptions};
 pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
-pub use ringfold_fabric::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use ringfold_fabric::join_token::{JoinToken, TokenFileError};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRejection, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection,
-    WaitingPeer,
+    Cause, Departure, JoinRejection, JointCall, MasterLoss, MissingPeer, PeerName, ProtocolViolation,
+    Removal, StateRejection, Wait, WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
@@ -69,8 +74,12 @@ pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 pub use ringfold_proto::recovery::Recover;
 pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
+pub use ringfold_proto::status::{
+    EdgeStatus, GroupStatus, Health, Membership, MissingStatus, PeerStatus, RunStatus, WaitStatus,
+};
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
+pub use ringfold_settings::bandwidth::{Bandwidth, InvalidBandwidth};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncCompany, SyncInfo};
 pub use traffic::{PeerTraffic, TrafficReport};
 pub use tuning_file::TuningFile;

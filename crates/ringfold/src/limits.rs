@@ -79,3 +79,9 @@ pub(crate) const WARN_SEARCH_AFTER: Duration = Duration::from_secs(5);
 
 /// How long one of several masters may take to answer a dial, before the next one is dialled.
 pub(crate) const ONE_MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);
+
+/// How long a master may take to accept an observer.
+pub(crate) const OBSERVER_CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How long it may take to answer one.
+pub(crate) const OBSERVER_ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -2,23 +2,35 @@
 
 mod builder;
 mod claims;
+mod counters;
 mod crash;
 mod etcd;
 mod examinations;
+mod history;
+pub(crate) mod http;
+mod inquiry;
 mod limits;
 mod list;
+mod observers;
+mod options;
 mod other_master;
 mod peer_connection;
 mod report;
 mod ring_solver;
 mod server;
+mod snapshot;
+mod status;
 
 pub use builder::MasterBuilder;
-pub(crate) use builder::listen_addresses;
+pub use http::HTTP_PORT;
+pub(crate) use options::listen_addresses;
+pub use status::{EventEntry, HistorySecond, MasterInfo, Status, ThroughputStatus};
 
 use crate::Error;
 use crate::error::invalid;
 use crate::protection;
+use inquiry::{Inquiries, Question, Reply};
+use options::MasterOptions;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -27,12 +39,9 @@ use server::Server;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The environment variable with the masters of a run, separated by commas, for `ringfold master` and for C programs.
-pub const MASTERS_VARIABLE: &str = "RINGFOLD_MASTERS";
 
 /// The default port of a master.
 pub const MASTER_PORT: u16 = 48148;
@@ -51,7 +60,8 @@ pub const MASTER_PORT: u16 = 48148;
 /// ```
 #[derive(Debug)]
 pub struct Master {
-    options: MasterBuilder,
+    /// Or what is wrong with the settings.
+    options: Result<MasterOptions, Error>,
     shared: Arc<Shared>,
 }
 
@@ -59,8 +69,11 @@ pub struct Master {
 #[derive(Debug, Default)]
 struct Shared {
     interrupted: AtomicBool,
+    /// How often the loop of the master's thread has run.
+    turns: AtomicU64,
     state: Mutex<State>,
     ended: Condvar,
+    inquiries: Arc<Inquiries>,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +83,7 @@ struct State {
     /// The poller of the master's thread; `None` before it is started.
     poller: Option<Arc<Poller>>,
     addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
     outcome: Option<Result<(), Error>>,
 }
@@ -80,8 +94,12 @@ impl Master {
         MasterBuilder::default()
     }
 
-    fn new(options: MasterBuilder) -> Self {
+    fn new(options: Result<MasterOptions, Error>) -> Self {
         Self { options, shared: Arc::default() }
+    }
+
+    fn options(&self) -> Result<&MasterOptions, Error> {
+        self.options.as_ref().map_err(Clone::clone)
     }
 
     /// Binds the addresses, for [`Master::addresses`]. Optional: [`Master::run`] binds if needed.
@@ -98,12 +116,13 @@ impl Master {
     }
 
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
-        let poller = Poller::with_unreachable_after(self.options.unreachable_after);
+        let options = self.options()?;
+        let poller = Poller::with_settings(&options.settings);
         let poller = poller.map_err(|e| Error::system("creating the poller of the master failed", &e))?;
-        let security =
-            protection::keys(&self.options.token, self.options.tls.as_ref(), self.options.insecure)?;
+        options.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
+        let security = protection::keys(&options.token, options.tls.as_ref(), options.is_insecure)?;
         let poller = Arc::new(poller.with_security(security));
-        let listener = Listener::bind(&self.options.addresses()?, &poller);
+        let listener = Listener::bind(&options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
 
@@ -115,18 +134,24 @@ impl Master {
         if state.poller.is_some() {
             return Err(invalid!("this master was already started"));
         }
+        let options = self.options()?;
+        let http = options.bind_http()?;
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
-        self.options.check_token(&security, &addresses)?;
-        let list = list::master_list(&self.options.masters, self.options.this_master, &addresses)?;
-        let server = Server::new(&self.options, list, poller.clone(), listener)?;
+        options.check_token(&security, &addresses)?;
+        let list = list::master_list(&options.masters, options.this_master, &addresses)?;
+        let inquiries = self.shared.inquiries.clone();
+        let server = Server::new(options, list, poller.clone(), listener, inquiries.clone())?;
+        let http = http.map(|(bound, access)| bound.start(access, inquiries, poller.clone())).transpose()?;
+        let http_addresses = http.as_ref().map(|http| http.addresses().to_vec()).unwrap_or_default();
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())
             .spawn(move || {
                 // The sockets are closed before the outcome is visible.
-                let outcome = guarded("master", || server.serve(&shared.interrupted));
+                let outcome = guarded("master", || server.serve(&shared.interrupted, &shared.turns));
+                drop(http);
                 shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
                 // Logged last: a log may panic, and that must not block `wait`.
@@ -136,7 +161,8 @@ impl Master {
             })
             .map_err(|e| Error::system("starting the master's thread failed", &e))?;
         tracing::info!(target: "ringfold::master", ?addresses, "the master is listening");
-        *state = State { poller: Some(poller), addresses, thread: Some(thread), ..State::default() };
+        let (poller, thread) = (Some(poller), Some(thread));
+        *state = State { poller, addresses, http_addresses, thread, ..State::default() };
         Ok(())
     }
 
@@ -145,12 +171,58 @@ impl Master {
         self.shared.state.lock().addresses.clone()
     }
 
+    /// The addresses of its HTTP server; empty if it has none, or does not run yet. See [`MasterBuilder::http`].
+    pub fn http_addresses(&self) -> Vec<SocketAddr> {
+        self.shared.state.lock().http_addresses.clone()
+    }
+
+    /// The status of the master and its run. May be called by any thread.
+    pub fn status(&self) -> Result<Status, Error> {
+        self.ask(Question::Status)?.status()
+    }
+
+    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    pub fn evict(&self, peer: &str, reason: &str) -> Result<String, Error> {
+        self.ask(Question::Evict { peer: peer.into(), reason: reason.into() })?.done()
+    }
+
+    /// Refuses new peers, or accepts them again.
+    pub fn drain(&self, on: bool) -> Result<String, Error> {
+        self.ask(Question::Drain { on })?.done()
+    }
+
+    fn ask(&self, question: Question) -> Result<Reply, Error> {
+        let state = self.shared.state.lock();
+        let Some(poller) = state.poller.clone().filter(|_| state.outcome.is_none()) else {
+            return Err(Error::Misuse("this master is not running".into()));
+        };
+        drop(state);
+        self.shared.inquiries.ask(question, || poller.kick())
+    }
+
     /// Ends the master soon. Its peers lose the connection, and dial the same address for a new master.
     pub fn interrupt(&self) {
         self.shared.interrupted.store(true, Ordering::Release);
         if let Some(poller) = &self.shared.state.lock().poller {
             poller.kick();
         }
+    }
+
+    /// Whether the master's thread does its work: its loop runs once more within this time. For watchdogs.
+    pub fn responds_within(&self, timeout: Duration) -> bool {
+        let Some(poller) = self.shared.state.lock().poller.clone() else {
+            return false;
+        };
+        let turns = || self.shared.turns.load(Ordering::Acquire);
+        let (begin, before) = (Instant::now(), turns());
+        poller.kick();
+        while turns() == before {
+            if begin.elapsed() >= timeout || self.shared.state.lock().outcome.is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Waits until the master has ended. Then its ports are free.

@@ -1,7 +1,9 @@
 //! Relays for peers that cannot reach each other.
 
 use crate::Error;
+use crate::error::invalid;
 use crate::master::{guarded, listen_addresses};
+use crate::settings::{self, Given, Settings, User, table, with_port};
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
@@ -9,6 +11,7 @@ use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayHandle, RelayServer};
+use ringfold_fabric::tls::Security;
 use ringfold_proto::id::PeerId;
 use std::io;
 use std::net::SocketAddr;
@@ -18,9 +21,6 @@ use std::thread::JoinHandle;
 
 /// The default port of a relay.
 pub const RELAY_PORT: u16 = 48149;
-
-/// The environment variable with which a peer volunteers as a relay: `RINGFOLD_VOLUNTEER_RELAY=1`.
-const VOLUNTEER_VARIABLE: &str = "RINGFOLD_VOLUNTEER_RELAY";
 
 /// A relay: carries the traffic of peers that cannot reach each other, because both are behind a NAT or a firewall.
 ///
@@ -47,8 +47,9 @@ pub struct Relay {
 #[must_use]
 pub struct RelayBuilder {
     listen: Vec<String>,
-    token: JoinToken,
+    token: Option<JoinToken>,
     unreachable_after: Option<Duration>,
+    given: Given,
 }
 
 /// What a relay has done so far.
@@ -71,42 +72,63 @@ impl RelayBuilder {
         self
     }
 
-    /// The join token of the run.
+    /// The join token of the run. Default: the settings `join_token` and `join_token_file`.
     pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
-        self.token = token.into();
+        self.token = Some(token.into());
         self
     }
 
     /// How long the host of a peer may acknowledge nothing before it counts as lost; at least 3 s.
     ///
-    /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
+    /// Default: the setting `unreachable_after`, or 15 s.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
         self.unreachable_after = Some(time);
+        self
+    }
+
+    /// Sets a [setting](crate::settings) by its name. A method for the same thing has priority.
+    pub fn setting(mut self, name: &str, value: impl core::fmt::Display) -> Self {
+        self.given.set(name, value);
+        self
+    }
+
+    /// Sets all [settings](crate::settings) by argument.
+    pub fn settings(mut self, given: Given) -> Self {
+        self.given = given;
         self
     }
 
     /// Listens, and serves on a background thread.
     pub fn start(self) -> Result<Relay, Error> {
         let system = |error: io::Error| Error::system("starting the relay failed", &error);
-        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
-        let listener = Listener::bind(&listen_addresses(&self.listen, RELAY_PORT)?, &poller);
+        let settings = Settings::start(User::Relay, &self.given)?;
+        let security = Security::of(&settings).map_err(|error| invalid!("{error}"))?;
+        let poller = Poller::with_settings(&settings).map_err(system)?.with_security(Arc::new(security));
+        self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
+        let (poller, token) = (Arc::new(poller), settings::token(&settings, self.token)?);
+        let listen = if self.listen.is_empty() {
+            settings.list(&table::LISTEN).map(|text| with_port(text, RELAY_PORT)).collect()
+        } else {
+            self.listen
+        };
+        let listener = Listener::bind(&listen_addresses(&listen, RELAY_PORT)?, &poller);
         let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
         let addresses: Vec<_> = listener.addresses().collect();
-        self.warn_without_token(&addresses);
-        let (server, handle) = RelayServer::new(poller, Some(listener), self.token.clone());
+        warn_without_token(&token, &addresses);
+        let (server, handle) = RelayServer::new(poller, Some(listener), token);
         let thread = spawn(server).map_err(system)?;
         tracing::info!(?addresses, "the relay is listening");
         Ok(Relay { addresses, handle, thread: Mutex::new(Some(thread)) })
     }
+}
 
-    fn warn_without_token(&self, addresses: &[SocketAddr]) {
-        let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
-        if let (true, Some(address)) = (self.token.is_none(), open) {
-            tracing::warn!(
-                "the relay listens on {address} without a join token: anyone who can reach this address can use it. Set \
-                 the token of the master"
-            );
-        }
+fn warn_without_token(token: &JoinToken, addresses: &[SocketAddr]) {
+    let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
+    if let (true, Some(address)) = (token.is_none(), open) {
+        tracing::warn!(
+            "the relay listens on {address} without a join token: anyone who can reach this address can use it. Set \
+             the token of the master"
+        );
     }
 }
 
@@ -158,11 +180,6 @@ fn spawn(server: RelayServer) -> io::Result<JoinHandle<Result<(), Error>>> {
     std::thread::Builder::new().name("ringfold-relay".into()).spawn(serve)
 }
 
-/// Whether peers of this process volunteer, unless they are told otherwise.
-pub(crate) fn volunteers_by_default() -> bool {
-    std::env::var(VOLUNTEER_VARIABLE).is_ok_and(|text| matches!(text.trim(), "1" | "true" | "on" | "yes"))
-}
-
 /// The relay of a peer that volunteers. Its thread starts with the first visitor, and ends with the peer.
 #[derive(Default)]
 pub(crate) struct VolunteerRelay {
@@ -173,11 +190,10 @@ impl VolunteerRelay {
     /// A member has connected, to meet another one.
     pub(crate) fn add(&mut self, peer: PeerId, connection: BlockingConnection, owner: &Poller) {
         if self.handle.is_none() {
-            let started =
-                Poller::with_unreachable_after(Some(owner.unreachable_after())).and_then(|poller| {
-                    let (server, handle) = RelayServer::new(Arc::new(poller), None, JoinToken::default());
-                    spawn(server).map(|_| handle)
-                });
+            let started = Poller::beside(owner).and_then(|poller| {
+                let (server, handle) = RelayServer::new(Arc::new(poller), None, JoinToken::default());
+                spawn(server).map(|_| handle)
+            });
             match started {
                 Ok(handle) => self.handle = Some(handle),
                 Err(error) => return tracing::warn!("cannot start the relay of this peer: {error}"),

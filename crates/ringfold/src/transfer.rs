@@ -47,6 +47,8 @@ pub(crate) struct Transfer {
     connect: Connect,
     done: Done,
     counts: Arc<Counts>,
+    /// The bytes of the assignment, and those that were received before it.
+    fetching: Option<(u64, u64)>,
 }
 
 /// Bytes that were transferred.
@@ -104,7 +106,15 @@ impl Transfer {
         let counts = Arc::new(Counts::default());
         let tensors =
             tensors.into_iter().zip(hashes).map(|(tensor, hash)| Tensor::new(tensor, hash)).collect();
-        Self { tensors, serving: Serving::new(counts.clone()), fetch: None, connect, done, counts }
+        Self {
+            tensors,
+            serving: Serving::new(counts.clone()),
+            fetch: None,
+            connect,
+            done,
+            counts,
+            fetching: None,
+        }
     }
 
     /// Begins an assignment. An earlier one is stopped, and not reported unless a thread is about to; what it fetched is
@@ -126,6 +136,7 @@ impl Transfer {
             self.serving = Serving::new(self.counts.clone());
         }
         let bytes = wanted.keys().filter_map(|entry| self.tensors.get(*entry)).map(|t| t.bytes as u64).sum();
+        self.fetching = (bytes > 0).then(|| (bytes, self.counts.rx_bytes.load(Ordering::Relaxed)));
         let part_bytes = part::part_bytes(bytes, assignment.sources.len());
         let mut parts = BTreeMap::new();
         for (entry, tensor) in self.tensors.iter_mut().enumerate() {
@@ -140,6 +151,13 @@ impl Transfer {
             let callbacks = (self.connect.clone(), self.done.clone(), self.counts.clone());
             self.fetch = Some(Fetch::start(number, orders, assignment.sources, callbacks, possible));
         }
+    }
+
+    /// The bytes that were fetched of the last assignment, and all of them; none if nothing is to be fetched.
+    pub(crate) fn progress(&self) -> Option<(u64, u64)> {
+        let (bytes, before) = self.fetching?;
+        let received = self.counts.rx_bytes.load(Ordering::Relaxed).saturating_sub(before);
+        Some((received.min(bytes), bytes))
     }
 
     /// A member has connected to fetch state.

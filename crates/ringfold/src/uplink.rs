@@ -155,7 +155,7 @@ impl Uplink {
             secret: self.token.secret(),
         };
         let addresses = self.masters.get(self.next).map_or(&[][..], |master| &master.addresses);
-        let mut timing = DialTiming::default();
+        let mut timing = DialTiming::of(&self.poller);
         if self.masters.len() > 1 {
             timing.answer_max = limits::ONE_MASTER_ANSWER_MAX;
         }

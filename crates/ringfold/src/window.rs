@@ -16,7 +16,7 @@ use ringfold_fabric::memory::{Memory, RawMemory, View, lend};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
 use ringfold_fabric::signal_counters::SignalCounters;
 use ringfold_fabric::waiter::{Deadline, Policy};
-use ringfold_proto::cause::{Cause, PeerName};
+use ringfold_proto::cause::{Cause, PeerName, Wait};
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::id::Rank;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -513,7 +513,7 @@ impl WindowInner {
     }
 
     fn fail_group(&self, rank: usize) -> Error {
-        self.group.abort_with(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
+        self.group.abort_with(Cause::Timeout(Wait::for_peers([self.peer_name(rank)])));
         self.hub.ended().unwrap_or(Error::Left)
     }
 

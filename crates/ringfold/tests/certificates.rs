@@ -275,7 +275,7 @@ fn a_token_is_replaced_while_a_run_goes_on() {
     files.write("token", "new\n");
     eventually("the old token is refused", || {
         let peer = Communicator::builder(&address).token("old").connect_timeout(BRIEFLY).build().unwrap();
-        peer.connect().err().filter(|error| error.to_string().contains("the join token is wrong"))
+        peer.connect().err().filter(|error| error.to_string().contains("the token is wrong"))
     });
     reduce(&[&first, &second, &third]);
 }

@@ -152,7 +152,7 @@ impl ScriptedPeer {
             secret: Secret::token(""),
         };
         let wait = |_: &_| Ok::<_, std::io::Error>(Duration::from_millis(100));
-        let dialed = dial_while(&[to], &credentials, DialTiming::default(), &poller, wait).unwrap();
+        let dialed = dial_while(&[to], &credentials, DialTiming::of(&poller), &poller, wait).unwrap();
         let (connection, decoder) = (dialed.connection, ControlDecoder::default());
         Self { security: security.clone(), poller, connection, decoder, sent: 0, received: 0 }
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import pccl
+from ringfold._settings import SettingValue
 from ringfold.elastic.reduction import Operand, PendingReduction, ReductionResult, can_retry, reduce_one
 from ringfold.elastic.state import State
 from ringfold.elastic.stop_switch import Stopped, StopSwitch
@@ -94,7 +95,7 @@ class Run:
             entered on the main thread.
         max_in_flight: how many tensors of one call are reduced concurrently.
         peer_group, name, token, tls, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
-            max_download, volunteer_relay: as in ``pccl.Communicator``.
+            max_download, volunteer_relay, settings: as in ``pccl.Communicator``.
 
     The logger ``"ringfold"`` reports waits and changes of the world at level INFO.
     """
@@ -125,6 +126,7 @@ class Run:
         max_upload: str | None = None,
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         if peers_min < 1:
             raise ValueError(f"invalid peers_min {peers_min}: must be at least 1")
@@ -146,6 +148,7 @@ class Run:
             max_upload=max_upload,
             max_download=max_download,
             volunteer_relay=volunteer_relay,
+            settings=settings,
         )
         self._address = address
         self._peer_group = peer_group

@@ -174,9 +174,9 @@ def test_a_rank_that_aborts_is_named_to_the_others(ranks: Ranks, tmp_path: Path)
 
 
 def ends_process(backend: str, ends: bool | None) -> None:
-    comm = torchcomms.new_comm(backend, CPU, "ends", timeout=0.3, abort_process_on_timeout_or_error=ends)
+    comm = torchcomms.new_comm(backend, CPU, "ends", abort_process_on_timeout_or_error=ends)
     if comm.get_rank() == 0:
-        comm.barrier(False)
+        comm.barrier(False, timeout=0.3)
     else:
         # The test kills this rank when the other one has ended.
         signal.pause()

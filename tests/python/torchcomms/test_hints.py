@@ -218,3 +218,27 @@ def test_certificates_are_complete_or_missing() -> None:
     assert _hints.tls_of({name: name[-2:] for name in names}) == ["ca", "rt", "ey"]
     with pytest.raises(RuntimeError, match="incomplete certificates: the hints ringfold::tls_ca"):
         _hints.check_hints({names[0]: "ca.pem"})
+
+
+def test_settings_are_hints(alone: TorchComm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting of the timeout has an effect, before the variable of torchcomms and after an argument."""
+    name = "ringfold::operation_timeout"
+    timeout = lambda **options: torchcomms.new_comm("ringfold", CPU, "s", **options).get_options().timeout  # noqa: E731
+    assert timeout(hints={name: "90s", "ringfold::stall_after": "10s"}).total_seconds() == 90
+    assert timeout(hints={name: "90s"}, timeout=7.0).total_seconds() == 7
+    monkeypatch.setenv("RINGFOLD_OPERATION_TIMEOUT", "2min")
+    assert timeout().total_seconds() == 120
+    monkeypatch.setenv("TORCHCOMM_TIMEOUT_SECONDS", "8")
+    assert timeout().total_seconds() == 8 and timeout(hints={name: "90s"}).total_seconds() == 90
+    for hints, why in [
+        ({name: "soon"}, "must be a time"),
+        ({"ringfold::heartbeat": "1s"}, "unknown hint"),
+        ({"ringfold::bootstrap": "a:1"}, "unknown hint"),
+    ]:
+        with pytest.raises(RuntimeError, match=why):
+            timeout(hints=hints)
+    child = alone.split([0], "child", hints={"ringfold::stall_after": "20s"})
+    child.finalize()
+    monkeypatch.setenv("RINGFOLD_STALL_AFTER", "never")
+    with pytest.raises(RuntimeError, match='invalid RINGFOLD_STALL_AFTER "never"'):
+        timeout()

@@ -36,6 +36,11 @@ fn only_peers_with_the_token_are_accepted() {
 }
 
 #[test]
+fn settings_hold_for_what_is_created_from_now_on() {
+    run(&Source::program("options.c", Language::C99));
+}
+
+#[test]
 fn only_peers_with_a_certificate_are_accepted() {
     let dir = compiler::scratch().join(format!("certificates-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

@@ -35,6 +35,7 @@ impl Running {
             .env_remove("PCCL_JOIN_TOKEN")
             .env_remove("PCCL_JOIN_TOKEN_FILE")
             .env_remove("RINGFOLD_MASTERS")
+            .env_remove("RINGFOLD_CONFIG")
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(File::create(&output).unwrap())

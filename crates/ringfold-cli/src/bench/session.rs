@@ -18,6 +18,7 @@ use crate::invocation::Invocation;
 use crate::lab::LabMaster;
 use crate::progress_line::ProgressLine;
 use anyhow::{Context, Result, bail};
+use ringfold::settings::table::{TLS_CA, TLS_CERT, TLS_KEY, TLS_REVOKED};
 use ringfold::{Master, Tuning, TuningFile};
 
 /// The context for starting ranks.
@@ -183,10 +184,8 @@ pub(crate) fn start_ringfold(
                 let mut command = invocation.command()?;
                 if medium == BenchMedium::Tcp {
                     // Certificates would encrypt it.
-                    for name in
-                        ["RINGFOLD_TLS_CA", "RINGFOLD_TLS_CERT", "RINGFOLD_TLS_KEY", "RINGFOLD_TLS_REVOKED"]
-                    {
-                        command.env_remove(name);
+                    for setting in [&TLS_CA, &TLS_CERT, &TLS_KEY, &TLS_REVOKED] {
+                        command.env_remove(setting.variable);
                     }
                 }
                 command.arg("bench-rank").arg("--socket").arg(socket).args(["--rendezvous", &rendezvous]);

@@ -6,6 +6,7 @@ use super::setting::{BenchMedium, Bind, Setting};
 use super::system_ranks::SystemRanks;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
+use ringfold::settings::{Settings, table};
 use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -191,7 +192,9 @@ fn compile(program: &Path, scratch: &ScratchDir) -> Result<()> {
 /// The directory for compiled programs and environments.
 fn cache() -> PathBuf {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    folder("RINGFOLD_CACHE")
+    let settings = Settings::without_builder().ok();
+    let set = settings.as_ref().and_then(|settings| settings.path(&table::CACHE));
+    set.map(PathBuf::from)
         .or_else(|| folder("HOME").map(|home| home.join(".cache/ringfold")))
         .unwrap_or_else(|| std::env::temp_dir().join("ringfold"))
 }

@@ -3,6 +3,7 @@
 use super::event::TimedEvent;
 use crate::invocation::Invocation;
 use anyhow::{Context, Result};
+use ringfold::settings::{Settings, table};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -45,11 +46,8 @@ impl Child {
         let mut command = invocation.command()?;
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         // The parent reports the death; the survivors need not log it too.
-        if [ringfold_bindings::log::RINGFOLD_LOG, ringfold_bindings::log::PCCL_LOG_LEVEL]
-            .iter()
-            .all(|v| std::env::var_os(v).is_none())
-        {
-            command.env(ringfold_bindings::log::RINGFOLD_LOG, "error");
+        if !Settings::without_builder()?.is_set(&table::LOG) {
+            command.env(table::LOG.variable, "error");
         }
         // In its own process group, so that Ctrl-C reaches only the parent.
         let mut process = command.process_group(0).spawn().context("cannot start a process")?;

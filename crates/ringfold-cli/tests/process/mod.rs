@@ -32,8 +32,12 @@ pub struct Process {
 
 impl Process {
     pub fn start(program: &str, arguments: &[&str]) -> Self {
-        let mut child =
-            command(program, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(&mut command(program, arguments))
+    }
+
+    /// Starts a command.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let stdout: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {

@@ -2,13 +2,13 @@
 
 use super::api::Api;
 use parking_lot::Mutex;
+use ringfold_settings::{Settings, table};
 use std::path::{Path, PathBuf};
 
 /// The library's names, the newest first.
 const NAMES: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 
 const TOOLKIT: &str = "/usr/local/cuda";
-const VARIABLE: &str = "RINGFOLD_NVRTC";
 
 /// A header that identifies CUDA's include directory.
 const MARKER_HEADER: &str = "cuda_fp16.h";
@@ -27,8 +27,8 @@ pub fn add_search_dirs(dirs: impl IntoIterator<Item = PathBuf>) {
 
 /// Loads the library at a path, or in a directory, or the first one that is found.
 pub(super) fn find(path: Option<&Path>) -> Result<Api, String> {
-    let configured = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    if let Some(path) = path.or(configured.as_deref()) {
+    let settings = Settings::without_builder().map_err(|error| error.to_string())?;
+    if let Some(path) = path.or_else(|| settings.path(&table::NVRTC)) {
         let file = NAMES.iter().map(|name| path.join(name)).find(|file| file.is_file());
         return Api::open(file.as_deref().unwrap_or(path));
     }
@@ -45,9 +45,10 @@ pub(super) fn find(path: Option<&Path>) -> Result<Api, String> {
         }
     }
     Err(format!(
-        "{}. Install the CUDA toolkit (and set CUDA_HOME) or nvidia-cuda-nvrtc from pip, or set {VARIABLE} to the \
+        "{}. Install the CUDA toolkit (and set CUDA_HOME) or nvidia-cuda-nvrtc from pip, or set {} to the \
          library",
-        failures.join("; ")
+        failures.join("; "),
+        table::NVRTC.variable
     ))
 }
 

@@ -296,7 +296,7 @@ unsafe impl Send for LocalAddress {}
 /// The id of this host, the same for processes that may share memory.
 pub(super) fn this_host() -> u64 {
     static HOST: OnceLock<u64> = OnceLock::new();
-    *HOST.get_or_init(host::host_id)
+    *HOST.get_or_init(host::host_id_without_builder)
 }
 
 /// A unique id of this process, which a fork does not share.

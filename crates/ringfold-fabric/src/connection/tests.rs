@@ -1,9 +1,10 @@
 //! Tests of connections.
 
 use super::*;
-use crate::bandwidth::Bandwidth;
+use crate::connection_limits::ConnectionLimits;
 use crate::poller::Readiness;
 use crate::traffic::{BandwidthCaps, Network, Traffic};
+use ringfold_settings::bandwidth::Bandwidth;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -48,7 +49,7 @@ fn capped_pair(caps: BandwidthCaps) -> (Connection, Connection, Arc<Poller>, Arc
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
-    let near = Arc::new(Poller::on(Arc::new(Network::with_caps(caps))).unwrap());
+    let near = Arc::new(Poller::on(Arc::new(Network::with_caps(caps)), ConnectionLimits::default()).unwrap());
     let far = Arc::new(Poller::new().unwrap());
     let one = Connection::new(dialled, &near, Intake::Frames).unwrap();
     let other = Connection::new(accepted, &far, Intake::Frames).unwrap();

@@ -122,7 +122,7 @@ impl OutgoingLink {
     ) -> io::Result<Self> {
         let link = u64::from_le_bytes(random::bytes()?);
         let mut first =
-            Dialer::new(now, addresses.iter().copied(), credentials.clone(), DialTiming::default(), poller);
+            Dialer::new(now, addresses.iter().copied(), credentials.clone(), DialTiming::of(poller), poller);
         if let Some((relays, not_before)) = &options.relays {
             first = first.through(relays, *not_before);
         }
@@ -214,13 +214,14 @@ impl OutgoingLink {
         connection.send(&head.encode());
         connection.flush(&mut Vec::new())?;
         if let Some(offer) = offer {
-            self.offer_sent = Some(PendingOffer { offer, connection, deadline: now + limits::HANDSHAKE_MAX });
+            self.offer_sent =
+                Some(PendingOffer { offer, connection, deadline: now + poller.limits().handshake_max });
             return Ok(());
         }
         self.done.push((index, connection));
         if index == 0 {
             let dial =
-                || Dialer::new(now, [address], self.credentials.clone(), DialTiming::default(), poller);
+                || Dialer::new(now, [address], self.credentials.clone(), DialTiming::of(poller), poller);
             self.dialers = (1..self.count).map(|index| (index, dial())).collect();
         }
         Ok(())
@@ -316,10 +317,10 @@ pub struct IncomingLink {
 }
 
 impl IncomingLink {
-    /// For a link with this first stream.
-    pub fn new(now: Time, head: &StreamHead) -> Self {
+    /// For a link with this first stream. It is given up at the deadline.
+    pub fn new(deadline: Time, head: &StreamHead) -> Self {
         let streams = (0..head.count).map(|_| None).collect();
-        Self { link: head.link, streams, deadline: now + limits::HANDSHAKE_MAX }
+        Self { link: head.link, streams, deadline }
     }
 
     /// When it is given up.

@@ -78,7 +78,7 @@ impl VisitDialer {
         poller: &Arc<Poller>,
     ) -> io::Result<Vec<Connection>> {
         let (clock, mut ready) = (Clock::start(), Readiness::default());
-        let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
+        let timing = DialTiming { answer_max: timeout, ..DialTiming::of(poller) };
         let by_tcp = Dialer::new(clock.now(), addresses.iter().copied(), credentials.clone(), timing, poller);
         let mut by_tcp = by_tcp.through(relays, clock.now() + head_start);
         let (mut guard, mut by_quic, mut data): (Option<Dialed>, Option<PendingQuic>, _) = (None, None, None);

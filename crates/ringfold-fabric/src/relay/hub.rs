@@ -5,7 +5,7 @@ use super::pairing::{Half, Pairing, Placed};
 use super::{RelayAnswer, RelayRequest};
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
-use crate::limits;
+use crate::connection_limits::ConnectionLimits;
 use crate::poller::Token;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ringfold_proto::id::PeerId;
@@ -27,6 +27,7 @@ pub struct RelayHub {
     pairs_ever: u64,
     closing: ClosingConnections,
     counters: Arc<RelayCounters>,
+    limits: ConnectionLimits,
 }
 
 /// A connection of a member.
@@ -66,6 +67,11 @@ pub struct RelayCounters {
 }
 
 impl RelayHub {
+    /// A relay without connections.
+    pub fn new(limits: ConnectionLimits) -> Self {
+        Self { pairing: Pairing::new(limits.relay_waiting_max), limits, ..Self::default() }
+    }
+
     /// What it has done so far.
     pub fn counters(&self) -> Arc<RelayCounters> {
         self.counters.clone()
@@ -73,7 +79,7 @@ impl RelayHub {
 
     /// Whether it takes no more connections.
     pub fn is_full(&self) -> bool {
-        self.unasked.len() >= limits::HANDSHAKES_MAX || self.pairs.len() >= limits::RELAY_PAIRS_MAX
+        self.unasked.len() >= self.limits.handshakes_max || self.pairs.len() >= self.limits.relay_pairs_max
     }
 
     /// Adds the connection of a member that has authenticated.
@@ -83,7 +89,7 @@ impl RelayHub {
         }
         let token = connection.token();
         let leg = Leg { peer, from, connection };
-        self.unasked.insert(token, (leg, now + limits::HANDSHAKE_MAX));
+        self.unasked.insert(token, (leg, now + self.limits.handshake_max));
         self.read_request(now, token);
     }
 

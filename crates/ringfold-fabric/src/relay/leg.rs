@@ -44,7 +44,7 @@ impl RelayLeg {
         let nonce = random::nonce()?;
         let dialler = DialerHandshake::new(identity, DialTarget::relay(), relays.token.secret(), nonce);
         let transport = Transport::dial_plain(relay)?;
-        let handshake = Handshake::dial(now, transport, poller, dialler, now + limits::CONNECT_MAX)?;
+        let handshake = Handshake::dial(now, transport, poller, dialler, now + poller.limits().connect_max)?;
         Ok(Self { relay, request, stage: Stage::Handshake(Box::new(handshake)) })
     }
 

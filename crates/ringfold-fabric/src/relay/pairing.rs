@@ -48,11 +48,19 @@ pub(super) struct Pairing<K> {
     waiting: HashMap<Half, VecDeque<(K, Time)>>,
     halves: HashMap<K, Half>,
     by_member: HashMap<PeerId, usize>,
+    waiting_max: usize,
 }
 
 impl<K> Default for Pairing<K> {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), halves: HashMap::new(), by_member: HashMap::new() }
+        Self::new(limits::RELAY_WAITING_MAX)
+    }
+}
+
+impl<K> Pairing<K> {
+    /// At most so many halves wait.
+    pub(super) fn new(waiting_max: usize) -> Self {
+        Self { waiting: HashMap::new(), halves: HashMap::new(), by_member: HashMap::new(), waiting_max }
     }
 }
 
@@ -69,8 +77,7 @@ impl<K: Copy + Eq + Hash> Pairing<K> {
         let replaced = of_pair.and_then(|queue| queue.front()).map(|(oldest, _)| *oldest);
         replaced.inspect(|oldest| self.remove(*oldest));
         let of_member = self.by_member.get(&half.from).copied().unwrap_or(0);
-        if self.halves.len() >= limits::RELAY_WAITING_MAX || of_member >= limits::RELAY_WAITING_PER_MEMBER_MAX
-        {
+        if self.halves.len() >= self.waiting_max || of_member >= limits::RELAY_WAITING_PER_MEMBER_MAX {
             return Placed::Full;
         }
         self.waiting.entry(half).or_default().push_back((key, now + half.wait_max()));

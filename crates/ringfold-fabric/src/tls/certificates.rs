@@ -5,21 +5,15 @@ use super::security::PROVIDER;
 use crate::watched::warn_if_readable_by_others;
 use core::fmt;
 use core::time::Duration;
-use parking_lot::Mutex;
 use rcgen::KeyPair;
 use ringfold_proto::handshake::{CertificateProblem, Role};
+use ringfold_settings::{Settings, table};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use webpki::{EndEntityCert, KeyUsage};
-
-/// The environment variables of the files.
-const CA_VARIABLE: &str = "RINGFOLD_TLS_CA";
-const CERTIFICATE_VARIABLE: &str = "RINGFOLD_TLS_CERT";
-const KEY_VARIABLE: &str = "RINGFOLD_TLS_KEY";
-const REVOKED_VARIABLE: &str = "RINGFOLD_TLS_REVOKED";
 
 /// The end of all names in certificates.
 const SUFFIX: &str = ".ringfold";
@@ -36,9 +30,6 @@ pub struct TlsFiles {
     /// The revocation list, if there is one: the name or the fingerprint of a certificate per line.
     pub revoked: Option<PathBuf>,
 }
-
-/// What [`TlsFiles::set_default`] has set.
-static DEFAULT: Mutex<Option<TlsFiles>> = Mutex::new(None);
 
 impl TlsFiles {
     /// Files without a revocation list.
@@ -71,25 +62,11 @@ impl TlsFiles {
         }
     }
 
-    /// Sets the files of all that is made from now on in this process without files of its own. Without any, the environment
-    /// decides again.
-    pub fn set_default(files: Option<Self>) {
-        *DEFAULT.lock() = files;
-    }
-
-    /// What [`TlsFiles::set_default`] has set, or else the files that the environment names.
-    pub fn by_default() -> Result<Option<Self>, String> {
-        let set = DEFAULT.lock().clone();
-        if set.is_some() {
-            return Ok(set);
-        }
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Self::from_parts(
-            variable(CA_VARIABLE),
-            variable(CERTIFICATE_VARIABLE),
-            variable(KEY_VARIABLE),
-            variable(REVOKED_VARIABLE),
-        )
+    /// The files that settings name.
+    pub fn of(settings: &Settings) -> Result<Option<Self>, String> {
+        let path = |setting| settings.path(setting).map(PathBuf::from);
+        let [ca, certificate, key] = [&table::TLS_CA, &table::TLS_CERT, &table::TLS_KEY].map(path);
+        Self::from_parts(ca, certificate, key, path(&table::TLS_REVOKED))
     }
 
     /// What the files say, without checking more of it than that it can be read.

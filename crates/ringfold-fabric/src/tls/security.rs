@@ -7,6 +7,7 @@ use crate::watched::Watched;
 use rcgen::{KeyPair, PublicKeyData};
 use ringfold_proto::handshake::{CertificateProblem, HandshakeError};
 use ringfold_proto::id::PeerId;
+use ringfold_settings::{Settings, table};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
@@ -42,14 +43,6 @@ pub enum Encryption {
     OffLoopback,
     /// All.
     Always,
-}
-
-/// The environment variable that turns encryption off.
-const INSECURE_VARIABLE: &str = "RINGFOLD_INSECURE";
-
-/// Whether the environment turns encryption off: `RINGFOLD_INSECURE=1`.
-pub fn insecure_by_environment() -> bool {
-    std::env::var(INSECURE_VARIABLE).is_ok_and(|value| !matches!(value.trim(), "" | "0"))
 }
 
 /// The keys of a process or a part of it could not be made.
@@ -100,12 +93,18 @@ impl core::fmt::Debug for Security {
 }
 
 impl Security {
-    /// Makes new keys, for connections without a secret. The environment may name certificates, or turn encryption off.
+    /// As [`Security::of`], with the settings of variables and files.
     pub fn by_default() -> Result<Self, SecurityError> {
-        if let Some(files) = TlsFiles::by_default().map_err(SecurityError::Certificates)? {
+        let settings = Settings::without_builder();
+        Self::of(&settings.map_err(|error| SecurityError::Certificates(error.to_string()))?)
+    }
+
+    /// Makes new keys, for connections without a secret. The settings may name certificates, or turn encryption off.
+    pub fn of(settings: &Settings) -> Result<Self, SecurityError> {
+        if let Some(files) = TlsFiles::of(settings).map_err(SecurityError::Certificates)? {
             return Self::with_certificates(files);
         }
-        Self::new(if insecure_by_environment() { Encryption::Never } else { Encryption::default() })
+        Self::new(if settings.is_on(&table::INSECURE) { Encryption::Never } else { Encryption::default() })
     }
 
     /// Makes new keys. Nobody has certified them.

@@ -38,6 +38,9 @@ struct Arguments {
     /// The timeouts: default or short.
     #[arg(long, default_value = "short", value_parser = TimingPreset::named)]
     timing: TimingPreset,
+    /// A setting, NAME=VALUE; may be repeated.
+    #[arg(long)]
+    set: Vec<String>,
     /// Exit after this many commits, before all peers have received the last one.
     #[arg(long)]
     crash_after_commits: Option<u64>,
@@ -59,6 +62,9 @@ fn main() -> ExitCode {
 
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut builder = Master::builder().timing(arguments.timing.timing());
+    for (name, value) in arguments.set.iter().filter_map(|pair| pair.split_once('=')) {
+        builder = builder.setting(name, value);
+    }
     for address in &arguments.listen {
         builder = builder.listen(address.as_str());
     }

@@ -16,12 +16,17 @@ const CUT_MAX_MASTER: Duration = Duration::from_secs(1);
 /// same time looks dead, and is evicted.
 const RESET_PAUSE: Duration = Duration::from_secs(2);
 
+/// How long after a cut a new peer may report that it was evicted because of it: it dials for some seconds.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+
 /// A network, and what is broken in it.
 #[derive(Debug)]
 pub(super) struct Faults {
     network: Network,
     /// Pairs of hosts that are cut, and until when.
     cut: Vec<(usize, usize, Instant)>,
+    /// When a path of each host was last cut or mended.
+    last_cut: [Option<Instant>; HOSTS],
     last_reset: Option<Instant>,
     pub cuts: u64,
     pub resets: u64,
@@ -30,7 +35,7 @@ pub(super) struct Faults {
 impl Faults {
     pub fn new(profile: &Profile) -> Result<Self, String> {
         let network = Network::with_profile(profile, HOSTS)?;
-        Ok(Self { network, cut: Vec::new(), last_reset: None, cuts: 0, resets: 0 })
+        Ok(Self { network, cut: Vec::new(), last_cut: [None; HOSTS], last_reset: None, cuts: 0, resets: 0 })
     }
 
     /// The host of the master.
@@ -58,6 +63,7 @@ impl Faults {
                 self.network.cut(self.network.host(one), self.network.host(other));
                 self.cut.push((one, other, until));
                 self.cuts += 1;
+                self.note_cut(one, other);
             }
         } else {
             let port = (one == 0).then_some(master_port);
@@ -67,15 +73,26 @@ impl Faults {
         }
     }
 
+    /// Whether a path of the host of the peer with this number is cut, or was a moment ago.
+    pub fn was_cut(&self, number: u32) -> bool {
+        let host = number as usize % HOSTS;
+        let lately = self.last_cut[host].is_some_and(|at| at.elapsed() < REFUSED_WITHIN);
+        lately || self.cut.iter().any(|(one, other, _)| *one == host || *other == host)
+    }
+
+    fn note_cut(&mut self, one: usize, other: usize) {
+        for host in [one, other] {
+            self.last_cut[host] = Some(Instant::now());
+        }
+    }
+
     /// Mends paths whose time is over.
     pub fn mend(&mut self, now: Instant) {
-        let network = &self.network;
-        self.cut.retain(|(one, other, until)| {
-            if *until <= now {
-                network.mend(network.host(*one), network.host(*other));
-            }
-            *until > now
-        });
+        let due: Vec<_> = self.cut.extract_if(.., |(.., until)| *until <= now).collect();
+        for (one, other, _) in due {
+            self.network.mend(self.network.host(one), self.network.host(other));
+            self.note_cut(one, other);
+        }
     }
 
     /// Mends everything.

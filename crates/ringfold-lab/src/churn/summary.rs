@@ -13,6 +13,8 @@ pub struct Summary {
     pub reports: u64,
     pub joins: u64,
     pub kills: u64,
+    /// New peers that were evicted because a path to them was cut.
+    pub refused: u64,
     /// Paths that were cut for a while.
     pub cuts: u64,
     /// Pairs of hosts whose connections were reset.
@@ -42,8 +44,8 @@ impl fmt::Display for Summary {
         writeln!(f, "  steps {} ({rate:.1}/s), of single peers {}", self.steps, self.reports)?;
         writeln!(
             f,
-            "  joins {}, kills {}, cut paths {}, resets {}",
-            self.joins, self.kills, self.cuts, self.resets
+            "  joins {}, of which {} were refused behind a cut path, kills {}, cut paths {}, resets {}",
+            self.joins, self.refused, self.kills, self.cuts, self.resets
         )?;
         writeln!(f, "  retried reduces {}, other retried calls {}", self.aborts, self.retries)?;
         writeln!(f, "  slowest step {:.1} ms", ms(self.slowest_step_us))?;

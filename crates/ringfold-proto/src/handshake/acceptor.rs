@@ -141,9 +141,10 @@ impl AcceptorHandshake {
     fn check_hello(&self, hello: &Hello, secrets: &impl SecretLookup) -> HelloCheck {
         let Identity { peer: me, run, versions, features } = self.identity;
         let role = match hello.purpose {
-            Purpose::Masters => Some(Role::Master),
-            Purpose::Doctor => None,
-            _ => Some(Role::Peer),
+            Purpose::Masters => Role::Master,
+            Purpose::Observe | Purpose::Doctor => Role::Observer,
+            Purpose::Admin => Role::Admin,
+            _ => Role::Peer,
         };
         if let Some(Err(problem)) = self.binding.map(|binding| binding.check_role(role)) {
             return Err(rejected(ConnectionRejection::Certificate(problem)));

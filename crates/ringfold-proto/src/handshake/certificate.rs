@@ -8,9 +8,9 @@ use core::str::FromStr;
 pub enum Role {
     /// Joins runs and groups.
     Peer,
-    /// Reads the state of a run. Nothing serves it yet.
+    /// Reads the status of a run, and examines it (`ringfold doctor`).
     Observer,
-    /// Changes a run. Nothing serves it yet.
+    /// Reads the status of a run, evicts peers and drains it.
     Admin,
     /// Is dialled as a master. It makes the keys of all epochs, so it may also act as a peer.
     Master,
@@ -30,7 +30,12 @@ impl Role {
 
     /// Whether it may do what needs another role.
     pub fn may_act_as(self, needed: Self) -> bool {
-        self == needed || (self, needed) == (Self::Master, Self::Peer)
+        match needed {
+            // Who takes part in a run may also look at it.
+            Self::Observer => true,
+            Self::Peer => matches!(self, Self::Peer | Self::Master),
+            Self::Admin | Self::Master => self == needed,
+        }
     }
 }
 

@@ -16,19 +16,19 @@ pub struct DialTarget {
     pub epoch: EpochId,
     /// The peer that must answer, if known. Another process may have reused its address.
     pub peer: Option<PeerId>,
-    /// The role that the acceptor's certificate must have, if certificates are used; any if there is none.
-    pub role: Option<Role>,
+    /// The role that the acceptor's certificate must have, if certificates are used.
+    pub role: Role,
 }
 
 impl DialTarget {
     /// A control connection to the master.
     pub fn master() -> Self {
-        Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None, role: Some(Role::Master) }
+        Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None, role: Role::Master }
     }
 
     /// A control connection to rank 0 of a group of fixed ranks.
     pub fn rank_0() -> Self {
-        Self { role: Some(Role::Peer), ..Self::master() }
+        Self { role: Role::Peer, ..Self::master() }
     }
 
     /// A connection from one master to another.
@@ -36,14 +36,24 @@ impl DialTarget {
         Self { purpose: Purpose::Masters, ..Self::master() }
     }
 
+    /// A master that is asked for the status of its run.
+    pub fn observed() -> Self {
+        Self { purpose: Purpose::Observe, ..Self::master() }
+    }
+
+    /// A master that gets commands.
+    pub fn commanded() -> Self {
+        Self { purpose: Purpose::Admin, ..Self::master() }
+    }
+
     /// A leg to a relay, or to a member that relays.
     pub fn relay() -> Self {
-        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None, role: Some(Role::Peer) }
+        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None, role: Role::Peer }
     }
 
     /// A connection to another member of an epoch.
     pub fn member(purpose: Purpose, epoch: EpochId, peer: PeerId) -> Self {
-        Self { purpose, epoch, peer: Some(peer), role: Some(Role::Peer) }
+        Self { purpose, epoch, peer: Some(peer), role: Role::Peer }
     }
 
     /// A doctor asks a master.
@@ -53,7 +63,7 @@ impl DialTarget {
 
     /// A doctor asks another one, or is dialled back.
     pub fn doctor() -> Self {
-        Self { role: None, ..Self::doctor_to_master() }
+        Self { role: Role::Observer, ..Self::doctor_to_master() }
     }
 }
 

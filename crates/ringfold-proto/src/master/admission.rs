@@ -33,7 +33,9 @@ impl Master {
             }
         }
         let invalid_replica = || lost_replica.or_else(|| self.check_replica(join.group, replica?, returns));
-        let rejected = self.check_join(peer, &join).or_else(|| invalid_replica().map(JoinRejection::Replica));
+        let draining = (self.draining && !returns).then_some(JoinRejection::Draining);
+        let invalid = || self.check_join(peer, &join);
+        let rejected = draining.or_else(invalid).or_else(|| invalid_replica().map(JoinRejection::Replica));
         if let Some(why) = rejected {
             let name =
                 crate::cause::PeerName { peer, name: truncate_text(&join.name, limits::NAME_BYTES_MAX) };
@@ -51,6 +53,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: None,
+            fetched: None,
             had_epoch: false,
             seat: None,
             ended_links: BTreeSet::new(),
@@ -120,7 +123,7 @@ impl Master {
         if self.roster.get(peer).is_some() {
             return Some(JoinRejection::AlreadyMember);
         }
-        if self.roster.len() >= limits::WORLD_MAX {
+        if self.roster.len() >= self.config.peers_max.min(limits::WORLD_MAX) {
             return Some(JoinRejection::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {

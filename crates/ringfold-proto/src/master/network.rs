@@ -41,6 +41,11 @@ impl MeasuredPaths {
         self.paths.entry((from, to)).or_default().kib_per_s = kib_per_s;
     }
 
+    /// What was measured from one peer to another.
+    pub fn path(&self, from: PeerId, to: PeerId) -> Path {
+        self.paths.get(&(from, to)).copied().unwrap_or_default()
+    }
+
     /// Removes a peer that departed.
     pub fn forget(&mut self, peer: PeerId) {
         self.paths.retain(|(a, b), _| *a != peer && *b != peer);
@@ -52,8 +57,7 @@ impl MeasuredPaths {
         for (i, from) in members.iter().enumerate() {
             network.throughput[i] = self.throughput.get(from).copied().unwrap_or_default();
             for (j, to) in members.iter().enumerate() {
-                let path = self.paths.get(&(*from, *to)).copied().unwrap_or_default();
-                *network.path_mut(Rank::from_index(i), Rank::from_index(j)) = path;
+                *network.path_mut(Rank::from_index(i), Rank::from_index(j)) = self.path(*from, *to);
             }
         }
         network

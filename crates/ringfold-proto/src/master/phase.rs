@@ -2,7 +2,7 @@
 
 use super::Master;
 use super::sync::SyncRound;
-use crate::cause::{Cause, Departure, ProtocolViolation};
+use crate::cause::{Cause, Departure, JointCall, ProtocolViolation, Wait};
 use crate::event::Event;
 use crate::id::{CallId, GroupId, PeerId};
 use crate::message::{Answer, Phase, Request, ToPeer};
@@ -134,7 +134,9 @@ impl Master {
             let round = self.votes.get(&phase).filter(|r| r.deadline().is_some_and(|d| d <= now));
             let Some(round) = round else { continue };
             let missing = round.round.missing(self.roster.accepted());
-            self.expire_votes(phase, overdue(&round.round, now), &missing);
+            let wait =
+                self.wait_for(now, Some((JointCall::Vote(phase), round.round.opened)), &missing, false);
+            self.expire_votes(phase, overdue(&round.round, now), wait);
         }
         for votes in self.votes.values_mut() {
             votes.check_at = votes.deadline().unwrap_or(Time(u64::MAX));
@@ -142,9 +144,9 @@ impl Master {
         self.drop_empty_rounds();
     }
 
-    /// Fails the votes of the overdue peers, naming the missing ones.
-    pub(super) fn expire_votes(&mut self, phase: Phase, overdue: Vec<PeerId>, missing: &[PeerId]) {
-        let cause = Cause::Timeout { waited_for: self.peer_names(missing) };
+    /// Fails the votes of the overdue peers.
+    pub(super) fn expire_votes(&mut self, phase: Phase, overdue: Vec<PeerId>, wait: Wait) {
+        let cause = Cause::Timeout(wait);
         self.notify(Event::RoundFailed(phase, cause.clone()));
         for peer in overdue {
             self.fail_vote(peer, phase, &cause);

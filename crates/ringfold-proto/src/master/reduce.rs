@@ -28,7 +28,7 @@ pub(super) struct OpRound {
 
 impl OpRound {
     /// The members that others wait for: those that have not started it. If all have, those that are not done.
-    fn missing_peers(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
+    pub fn missing_peers(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
         let missing = self.round.missing(members);
         let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
         if absent.is_empty() { missing } else { absent }
@@ -83,8 +83,10 @@ impl Master {
                 let others = round.missing_peers(members.filter(|member| *member != peer));
                 // If all others are done, the peer waited for its own result.
                 let late = if others.is_empty() { vec![peer] } else { others };
-                let waited_for = self.peer_names(&late);
-                self.fail_op(op, Cause::Timeout { waited_for });
+                let begun = late.iter().all(|peer| round.started.contains_key(peer));
+                let call = (round.call(op.tag), round.round.opened);
+                let wait = self.wait_for(now, Some(call), &late, begun);
+                self.fail_op(op, Cause::Timeout(wait));
             }
         }
     }
@@ -132,8 +134,10 @@ impl Master {
         for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
             for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.deadline <= now) {
-                let waited_for = self.peer_names(&op.missing_peers(self.roster.members(*id)));
-                expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
+                let missing = op.missing_peers(self.roster.members(*id));
+                let begun = missing.iter().all(|peer| op.started.contains_key(peer));
+                let wait = self.wait_for(now, Some((op.call(*tag), op.round.opened)), &missing, begun);
+                expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout(wait)));
             }
         }
         for (op, cause) in expired {
@@ -152,14 +156,16 @@ impl Master {
         let outcome = self.with_newer_network(op, outcome);
         let attributes = self.attributes(op.epoch.group);
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return };
-        group.ops.remove(&(op.tag, op.seq));
+        let decided = group.ops.remove(&(op.tag, op.seq));
+        let descriptor = decided.as_ref().and_then(|op| op.started.values().next());
+        let bytes = descriptor.map_or(0, |d| d.count.saturating_mul(d.dtype.bytes() as u64));
         let next = group.decided.entry(op.tag).or_default();
         *next = (*next).max(Seq(op.seq.0 + 1));
         if matches!(outcome, Outcome::Committed { .. }) {
             group.no_ring = None;
         }
         let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
-        self.notify(Event::OpDecided(op, outcome.clone()));
+        self.notify(Event::OpDecided { op, outcome: outcome.clone(), bytes });
         let signature = self.config.signer.sign(Claim::Decided(op, &outcome));
         self.send_all(members.unwrap_or_default(), &ToPeer::Decided { op, outcome, attributes, signature });
     }

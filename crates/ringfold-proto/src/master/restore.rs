@@ -104,6 +104,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
+            fetched: None,
             had_epoch: true,
             seat: None,
             ended_links: BTreeSet::new(),
@@ -332,7 +333,7 @@ impl Master {
             self.send(**peer, ToPeer::Restored { incarnation: self.incarnation, rounds, last_pending });
         }
         for (op, outcome) in decisions {
-            self.notify(Event::OpDecided(op, outcome.clone()));
+            self.notify(Event::OpDecided { op, outcome: outcome.clone(), bytes: 0 });
             let signature = self.config.signer.sign(Claim::Decided(op, &outcome));
             let message = ToPeer::Decided { op, outcome, attributes, signature };
             for (peer, resume) in returned {

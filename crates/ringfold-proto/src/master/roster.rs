@@ -36,6 +36,8 @@ pub(super) struct PeerRecord {
     pub outdated_before: u64,
     /// The revision of the last sync that the peer completed.
     pub synced: Option<Revision>,
+    /// The bytes of shared state that it has fetched, and of those that it fetches, as it last reported.
+    pub fetched: Option<(u64, u64)>,
     /// Whether it was a member of an open epoch.
     pub had_epoch: bool,
     /// Its place in the last epoch that it was described in.

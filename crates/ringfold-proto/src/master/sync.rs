@@ -5,7 +5,7 @@ use super::election::{Candidate, Election, ElectionInput, RecoveryRule, elect};
 use super::group::Group;
 use super::phase::VoteCall;
 use super::recovery::LostState;
-use crate::cause::StateRejection;
+use crate::cause::{JointCall, StateRejection};
 use crate::event::Event;
 use crate::id::{GroupId, PeerId, Revision};
 use crate::message::{Answer, Phase, ToPeer};
@@ -92,16 +92,29 @@ impl SyncRound {
         }
     }
 
-    /// If a warning is due: the peers that have offered, and those that have not.
-    pub fn take_warning(
-        &mut self,
-        now: Time,
-        wait: Duration,
-        members: Vec<PeerId>,
-    ) -> Option<(Vec<PeerId>, Vec<PeerId>)> {
-        let SyncStage::Offer { offers, .. } = &mut self.stage else { return None };
-        let due = offers.take_warning(now, wait);
-        due.then(|| (offers.votes().keys().copied().collect(), offers.missing(members)))
+    /// Whether a warning about missing offers is due; if so, counts it.
+    pub fn take_warning(&mut self, now: Time, wait: Duration) -> bool {
+        match &mut self.stage {
+            SyncStage::Offer { offers, .. } => offers.take_warning(now, wait),
+            SyncStage::Transfer { .. } => false,
+        }
+    }
+
+    /// While offers are collected: since when, the peers that have offered, and those of these members that have not.
+    pub fn offered(&self, members: &[PeerId]) -> Option<(Time, Vec<PeerId>, Vec<PeerId>)> {
+        let offers = self.offers()?;
+        let missing = offers.missing(members.iter().copied());
+        Some((offers.opened, offers.votes().keys().copied().collect(), missing))
+    }
+
+    /// Whether a peer fetches, or serves, the elected content.
+    pub fn is_transferring(&self, peer: PeerId) -> bool {
+        match &self.stage {
+            SyncStage::Offer { .. } => false,
+            SyncStage::Transfer { done, calls, .. } => {
+                calls.contains_key(&peer) && done.vote_of(peer).is_none()
+            }
+        }
     }
 
     /// The peers that have offered and wait for others.
@@ -184,11 +197,13 @@ impl Master {
             let overdue = offers.votes().iter().filter(|(_, (vote, _))| vote.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
-                expired.push((overdue, offers.missing(self.roster.members(*id))));
+                let missing = offers.missing(self.roster.members(*id));
+                let call = (JointCall::Vote(Phase::Sync), offers.opened);
+                expired.push((overdue, self.wait_for(now, Some(call), &missing, false)));
             }
         }
-        for (overdue, missing) in expired {
-            self.expire_votes(Phase::Sync, overdue, &missing);
+        for (overdue, wait) in expired {
+            self.expire_votes(Phase::Sync, overdue, wait);
         }
         for sync in self.groups.values_mut().filter_map(|group| group.sync.as_mut()) {
             sync.check_at = sync.deadline().unwrap_or(Time(u64::MAX));

@@ -233,7 +233,7 @@ impl Peer {
             }
             CallKind::Reduce(reduce) => match reduce.progress.clone() {
                 ReduceProgress::WaitingForEpoch => {
-                    let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };
+                    let cause = crate::cause::Cause::Timeout(crate::cause::Wait::for_master());
                     self.complete(id, Err(Failure::Aborted(Box::new(cause))));
                 }
                 ReduceProgress::Running { op, .. }

@@ -170,7 +170,7 @@ impl FailureKind {
             Cause::PeerLost { .. } => Self::PeerLost,
             Cause::LinkLost { .. } => Self::LinkLost,
             Cause::Mismatch { .. } => Self::Mismatch,
-            Cause::Timeout { .. } => Self::Timeout,
+            Cause::Timeout(_) => Self::Timeout,
             Cause::Unable { .. } => Self::Unable,
             Cause::EpochEnded => Self::EpochEnded,
             Cause::AbortedByUser { .. } => Self::AbortedByUser,

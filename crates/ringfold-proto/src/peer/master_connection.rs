@@ -178,6 +178,10 @@ impl Peer {
             message.acknowledged = 0;
         }
         self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+        if let Some((done_bytes, all_bytes)) = self.fetching.filter(|_| self.can_send) {
+            let message = self.session.unnumbered(ToMaster::Fetching { done_bytes, all_bytes });
+            self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+        }
     }
 
     /// Reports at once that a link ended or is up again, because the master may suspect the other end (P10).

@@ -30,6 +30,11 @@ impl Peer {
         }
     }
 
+    /// How many bytes of the shared state were fetched, and of how many, for the next heartbeat; none outside of a fetch.
+    pub fn handle_fetching(&mut self, progress: Option<(u64, u64)>) {
+        self.fetching = progress;
+    }
+
     /// The fetches of an assignment have ended; whether the elected content is complete.
     pub fn handle_fetched(&mut self, call: CallId, number: u64, complete: bool) {
         if number != self.assignments {

@@ -2,7 +2,7 @@
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    ReplicaRejection, StateRejection, WaitWarning, WaitingPeer,
+    ReplicaRejection, StateRejection, Wait, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -25,6 +25,7 @@ use ringfold_proto::message::{
     Request, Resume, RoundNumbers, ToMaster, ToPeer,
 };
 use ringfold_proto::network::{MeasuredLink, Measurement, Network, Path, Throughput};
+use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
@@ -98,6 +99,7 @@ examples! { to_master_messages: ToMaster {
     });
     "voter", ToMaster::Voter { .. } =>
         ToMaster::Voter { promised: Term(9), charter: (Term(6), 300), beat: 70 };
+    "fetching", ToMaster::Fetching { .. } => ToMaster::Fetching { done_bytes: 1 << 20, all_bytes: 3 << 30 };
     "join-rank", ToMaster::JoinRank { .. } => ToMaster::JoinRank { replica: REPLICA, join: join() };
     "resume-rank", ToMaster::ResumeRank { .. } =>
         ToMaster::ResumeRank { replica: REPLICA, resume: Box::new(resume()) };
@@ -120,6 +122,23 @@ between_masters: MasterMessage {
         vouches: true,
     }));
     "ask", MasterMessage::Ask { .. } => MasterMessage::Ask { from: 2, term: Term(9), for_blank: true };
+} }
+
+examples! {
+    /// Every request of an observer.
+    observer_requests: ObserverRequest {
+    "status", ObserverRequest::Status => ObserverRequest::Status;
+    "evict", ObserverRequest::Evict { .. } =>
+        ObserverRequest::Evict { peer: "replica-3".into(), reason: "its disk is full".into() };
+    "drain", ObserverRequest::Drain { .. } => ObserverRequest::Drain { on: true };
+} }
+
+examples! {
+    /// Every answer to an observer.
+    observer_answers: ObserverAnswer {
+    "status", ObserverAnswer::Status(_) => ObserverAnswer::Status("{}".into());
+    "done", ObserverAnswer::Done(_) => ObserverAnswer::Done("replica-3 is evicted".into());
+    "refused", ObserverAnswer::Refused(_) => ObserverAnswer::Refused("no peer is called \"x\"".into());
 } }
 
 examples! { to_peer_messages: ToPeer {
@@ -170,9 +189,15 @@ examples! { to_peer_messages: ToPeer {
     "candidate", ToPeer::Candidate { .. } => ToPeer::Candidate { term: Term(9) };
     "redirect", ToPeer::Redirect { .. } =>
         ToPeer::Redirect { addresses: vec!["192.0.2.9:48148".parse().unwrap()] };
-    "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(WaitWarning {
-        call: JointCall::Vote(Phase::Sync),
-        missing: vec![MissingPeer { who: named(B), waits_in: Some(JointCall::Collective(Tag(5))) }],
+    "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(Wait {
+        call: Some(JointCall::Vote(Phase::Sync)),
+        waited_ms: 42_000,
+        begun: false,
+        missing: vec![MissingPeer {
+            who: named(B),
+            waits_in: Some(JointCall::Collective(Collective::AllReduce, Tag(5))),
+            heard_ms: Some(300),
+        }],
     });
     "examine", ToPeer::Examine { .. } => ToPeer::Examine { examination: 300 };
 } }
@@ -231,7 +256,7 @@ examples! {
     "mismatch", LinkMessage::Mismatch { .. } => LinkMessage::Mismatch { op: OP };
     "ping", LinkMessage::Ping => LinkMessage::Ping;
     "abort", LinkMessage::Abort { .. } =>
-        LinkMessage::Abort { epoch: EPOCH, cause: Cause::Timeout { waited_for: vec![named(B)] } };
+        LinkMessage::Abort { epoch: EPOCH, cause: Cause::Timeout(Wait::for_peers([named(B)])) };
     "goodbye", LinkMessage::Goodbye { .. } => LinkMessage::Goodbye { epoch: EPOCH };
     "note", LinkMessage::Note { .. } => LinkMessage::Note { epoch: EPOCH, topic: 300, text: "meet here".into() };
     "device", LinkMessage::Device { .. } =>
@@ -242,7 +267,7 @@ examples! { causes: Cause {
     "peer-lost", Cause::PeerLost { .. } => Cause::PeerLost { who: named(B), how: Departure::Left };
     "link-lost", Cause::LinkLost { .. } => Cause::LinkLost { from: named(A), to: named(B) };
     "mismatch", Cause::Mismatch { .. } => Cause::Mismatch { one: waiting(A), other: waiting(B) };
-    "timeout", Cause::Timeout { .. } => Cause::Timeout { waited_for: vec![named(A), named(B)] };
+    "timeout", Cause::Timeout(_) => Cause::Timeout(Wait::for_peers([named(A), named(B)]));
     "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
     "given-up", Cause::AbortedByUser { .. } => Cause::AbortedByUser { who: named(A) };
@@ -283,6 +308,7 @@ examples! { refusals: JoinRejection {
     "was-removed", JoinRejection::WasRemoved => JoinRejection::WasRemoved;
     "too-late", JoinRejection::TooLate => JoinRejection::TooLate;
     "misbehaved", JoinRejection::Misbehaved(_) => JoinRejection::Misbehaved(ProtocolViolation::Counters);
+    "draining", JoinRejection::Draining => JoinRejection::Draining;
     "replica", JoinRejection::Replica(_) => JoinRejection::Replica(ReplicaRejection::Admitted);
 } }
 
@@ -419,6 +445,7 @@ examples! { statuses: Status {
     "certificate-revoked", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Revoked));
     "certificate-wrong-role", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::WrongRole));
     "certificate-invalid", Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid)) => Status::Rejected(ConnectionRejection::Certificate(CertificateProblem::Invalid));
+    "no-admin", Status::Rejected(ConnectionRejection::NoAdmin) => Status::Rejected(ConnectionRejection::NoAdmin);
     "other", Status::Rejected(ConnectionRejection::Other(_)) => Status::Rejected(ConnectionRejection::Other(200));
 } }
 
@@ -431,6 +458,8 @@ examples! { purposes: Purpose {
     "relay", Purpose::Relay => Purpose::Relay;
     "masters", Purpose::Masters => Purpose::Masters;
     "doctor", Purpose::Doctor => Purpose::Doctor;
+    "observe", Purpose::Observe => Purpose::Observe;
+    "admin", Purpose::Admin => Purpose::Admin;
 } }
 
 /// The encoding of every enum variant, by name.
@@ -612,7 +641,7 @@ fn resume() -> Resume {
         let (tag, seq) = (Tag(5), Seq(seq));
         OpRecord { tag, seq, descriptor, progress, signature }
     };
-    let aborted = Outcome::Aborted(Cause::Timeout { waited_for: vec![named(B)] });
+    let aborted = Outcome::Aborted(Cause::Timeout(Wait::for_peers([named(B)])));
     Resume {
         join: join(),
         incarnation: Incarnation(0xfeed_beef),

@@ -2,7 +2,7 @@
 
 use super::signing::{retain_signed, signer};
 use super::test_run::{TestRun, secs};
-use ringfold_proto::cause::Cause;
+use ringfold_proto::cause::{Cause, Wait};
 use ringfold_proto::charter::{Charter, Electorate};
 use ringfold_proto::claim::{Claim, DroppedClaims};
 use ringfold_proto::id::{OpId, PeerId, Seq, Tag, Term};
@@ -42,7 +42,7 @@ fn signed_bytes_differ_by_kind_and_content() {
     let bytes: std::collections::BTreeSet<_> = claims.iter().map(Claim::signed_bytes).collect();
     assert_eq!(bytes.len(), claims.len());
     // Long causes are left out of a resume with many operations.
-    let other = Outcome::Aborted(Cause::Timeout { waited_for: Vec::new() });
+    let other = Outcome::Aborted(Cause::Timeout(Wait::for_master()));
     assert_eq!(Claim::Decided(op, &aborted).signed_bytes(), Claim::Decided(op, &other).signed_bytes());
     let opened = Claim::Opened(description).signed_bytes();
     assert!(opened.starts_with(b"ringfold epoch opened 1\0"));
@@ -169,6 +169,7 @@ fn the_largest_resume_fits() {
 #[test]
 fn a_master_without_a_signer_signs_nothing() {
     let config = |signer| MasterConfig {
+        peers_max: ringfold_proto::limits::WORLD_MAX,
         timing: Default::default(),
         recovery: Default::default(),
         tuning: Default::default(),

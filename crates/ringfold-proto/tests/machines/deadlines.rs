@@ -2,8 +2,8 @@
 
 use super::sharing_state::offer;
 use super::test_run::{OpState, TestRun, ms, secs, sum_of};
-use ringfold_proto::cause::{Cause, JointCall, MissingPeer, WaitWarning};
-use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::cause::{Cause, JointCall, MissingPeer, Wait};
+use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::event::Event;
 use ringfold_proto::id::Tag;
 use ringfold_proto::message::Phase;
@@ -21,8 +21,8 @@ fn a_deadline_aborts_the_operation_alone_and_names_who_was_waited_for() {
     run.advance_time(ms(1_900));
     assert!(run.is_waiting(ann, call));
     run.advance_time(ms(200));
-    let Cause::Timeout { waited_for } = run.abort_cause(ann, call) else { panic!("timeout") };
-    assert_eq!(waited_for, &[run.named(bob), run.named(cid)]);
+    let Cause::Timeout(wait) = run.abort_cause(ann, call) else { panic!("timeout") };
+    assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(bob), run.named(cid)]);
     assert!(run.is_waiting(ann, other[0]), "the other operation goes on");
     assert!(run.departures().is_empty(), "no peer is evicted for being slow");
     [ann, bob, cid].into_iter().for_each(|w| run.done(w, 2));
@@ -35,8 +35,8 @@ fn waiting_peers_are_not_named() {
     let call = run.collective(ann, 1, hasty(2_000)).unwrap();
     run.collective(bob, 1, hasty(2_000)).unwrap();
     run.advance_time(ms(2_100));
-    let Cause::Timeout { waited_for } = run.abort_cause(ann, call) else { panic!("timeout") };
-    assert_eq!(waited_for, &[run.named(cid)]);
+    let Cause::Timeout(wait) = run.abort_cause(ann, call) else { panic!("timeout") };
+    assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(cid)]);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn the_next_operation_of_a_timed_out_tag_works_also_for_those_who_had_not_called
     let call = run.collective(ann, 1, hasty(1_000)).unwrap();
     let op = run.running(ann, 1).unwrap();
     run.advance_time(secs(2));
-    assert!(matches!(run.abort_cause(ann, call), Cause::Timeout { .. }));
+    assert!(matches!(run.abort_cause(ann, call), Cause::Timeout(_)));
     assert_eq!(run.peers[bob.0].ops.get(&op), Some(&OpState::Skipped), "told to all");
     run.reduce_successfully(&[ann, bob], 1);
 }
@@ -88,9 +88,9 @@ fn a_default_deadline_ends_every_wait_in_the_end() {
     let asking = run.ask_pending(ann);
     let cid = run.connect_peer("cid", 0);
     run.advance_time(secs(31 * 60));
-    assert!(matches!(run.abort_cause(ann, reducing), Cause::Timeout { .. }));
-    let Cause::Timeout { waited_for } = run.vote_cause(ann, asking) else { panic!("timeout") };
-    assert_eq!(waited_for, &[run.named(bob)]);
+    assert!(matches!(run.abort_cause(ann, reducing), Cause::Timeout(_)));
+    let Cause::Timeout(wait) = run.vote_cause(ann, asking) else { panic!("timeout") };
+    assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(bob)]);
     let connecting = run.peers[cid.0].connecting.unwrap();
     assert!(matches!(run.failure(cid, connecting), Failure::MasterLost(_)));
 }
@@ -102,8 +102,8 @@ fn a_vote_with_a_short_deadline_fails_alone_and_can_be_repeated() {
     let hasty = run.peer(ann).update_topology(now, Some(secs(2))).unwrap();
     let patient = run.update_topology(bob);
     run.advance_time(secs(3));
-    let Cause::Timeout { waited_for } = run.vote_cause(ann, hasty) else { panic!("timeout") };
-    assert_eq!(waited_for, &[run.named(cid)]);
+    let Cause::Timeout(wait) = run.vote_cause(ann, hasty) else { panic!("timeout") };
+    assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(cid)]);
     assert!(run.failure(ann, hasty).is_retryable());
     assert!(run.is_waiting(bob, patient));
     let again = [(ann, run.update_topology(ann)), (cid, run.update_topology(cid))];
@@ -148,10 +148,13 @@ fn missing_peers_are_logged_with_growing_intervals() {
         Event::StillWaiting(None, note) => Some(note.clone()),
         _ => None,
     });
-    let missing = vec![MissingPeer { who: run.named(bob), waits_in: None }];
-    let note = WaitWarning { call: JointCall::Vote(Phase::Topology), missing };
-    // After 5, 10, 20 and 40 seconds.
-    assert_eq!(waits.collect::<Vec<_>>(), vec![note; 4]);
+    let waits: Vec<Wait> = waits.collect();
+    assert_eq!(waits.iter().map(|wait| wait.waited_ms).collect::<Vec<_>>(), [5_000, 10_000, 20_000, 40_000]);
+    for wait in &waits {
+        assert_eq!(wait.call, Some(JointCall::Vote(Phase::Topology)));
+        assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(bob)]);
+        assert!(wait.missing[0].heard_ms.is_some_and(|ms| ms <= 500), "{wait:?}");
+    }
     assert_eq!(run.peers[ann.0].warnings.len(), 4);
     assert!(run.peers[bob.0].warnings.is_empty());
 }
@@ -162,14 +165,19 @@ fn peers_that_wait_in_different_tags_are_told_of_each_other() {
     let calls = [(ann, run.reduce(ann, 1)), (bob, run.reduce(bob, 2))];
     run.advance_time(secs(6));
     for (who, mine, other, its) in [(ann, 1, bob, 2), (bob, 2, ann, 1)] {
-        let waits_in = Some(JointCall::Collective(Tag(its)));
-        let missing = vec![MissingPeer { who: run.named(other), waits_in }];
-        let note = WaitWarning { call: JointCall::Collective(Tag(mine)), missing };
-        assert!(note.is_mutual());
-        assert_eq!(run.peers[who.0].warnings, [note]);
+        let call = |tag| JointCall::Collective(Collective::AllReduce, Tag(tag));
+        let [wait] = &run.peers[who.0].warnings[..] else { panic!("one warning") };
+        let heard_ms = wait.missing[0].heard_ms;
+        let missing = vec![MissingPeer { who: run.named(other), waits_in: Some(call(its)), heard_ms }];
+        assert_eq!(*wait, Wait { call: Some(call(mine)), waited_ms: wait.waited_ms, missing, begun: false });
+        assert!(wait.is_mutual());
     }
     let text = run.peers[ann.0].warnings[0].to_string();
-    assert_eq!(text, "a collective of tag 1 still waits for bob (which waits in a collective of tag 2)");
+    assert!(
+        text.starts_with("waiting for bob for 5 s: it has not called all_reduce tag 1 (last heard 0."),
+        "{text}"
+    );
+    assert!(text.ends_with(" s ago: alive, waits in all_reduce tag 2)"), "{text}");
     // The missing calls may still come from another thread.
     assert!(calls.iter().all(|(who, call)| run.is_waiting(*who, *call)));
     run.reduce(ann, 2);
@@ -195,8 +203,9 @@ fn a_sync_that_waits_names_who_has_not_offered() {
     let now = run.now;
     run.peer(ann).sync_shared_state(now, None, offer(0, &[1])).expect("sync may be called");
     run.advance_time(secs(6));
-    let missing = vec![MissingPeer { who: run.named(bob), waits_in: None }];
-    assert_eq!(run.peers[ann.0].warnings, [WaitWarning { call: JointCall::Vote(Phase::Sync), missing }]);
+    let [wait] = &run.peers[ann.0].warnings[..] else { panic!("one warning") };
+    assert_eq!(wait.call, Some(JointCall::Vote(Phase::Sync)));
+    assert_eq!(wait.names().cloned().collect::<Vec<_>>(), [run.named(bob)]);
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Council {
     fn start(&mut self, index: usize) {
         self.starts += 1;
         let config = MasterConfig {
+            peers_max: ringfold_proto::limits::WORLD_MAX,
             timing: Timing::default(),
             recovery: RecoverySettings::default(),
             tuning: Tuning::default(),

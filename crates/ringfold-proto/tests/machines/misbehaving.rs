@@ -104,6 +104,7 @@ fn wrong_numbering_evicts_the_peer() {
 #[test]
 fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
     let mut master = Master::new(MasterConfig {
+        peers_max: limits::WORLD_MAX,
         timing: Timing::default(),
         recovery: RecoverySettings::default(),
         tuning: Tuning::default(),

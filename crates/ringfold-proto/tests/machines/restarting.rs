@@ -32,15 +32,15 @@ fn an_abort_that_one_member_has_seen_holds_for_all() {
     run.hold_up(cid);
     run.done(bob, 1);
     run.advance_time(secs(2));
-    assert!(matches!(run.abort_cause(ann, calls[0]), Cause::Timeout { .. }));
+    assert!(matches!(run.abort_cause(ann, calls[0]), Cause::Timeout(_)));
     run.done(cid, 1);
     run.crash_master();
     run.release(bob);
     run.release(cid);
     run.start_master();
     run.advance_time(secs(1));
-    assert!(matches!(run.abort_cause(bob, calls[1]), Cause::Timeout { .. }));
-    assert!(matches!(run.abort_cause(cid, calls[2]), Cause::Timeout { .. }));
+    assert!(matches!(run.abort_cause(bob, calls[1]), Cause::Timeout(_)));
+    assert!(matches!(run.abort_cause(cid, calls[2]), Cause::Timeout(_)));
     run.reduce_successfully(&[ann, bob, cid], 1);
 }
 

@@ -40,6 +40,7 @@ struct Crowd {
 impl Crowd {
     fn new(count: usize) -> Self {
         let config = MasterConfig {
+            peers_max: ringfold_proto::limits::WORLD_MAX,
             timing: Timing::default(),
             recovery: Default::default(),
             tuning: Tuning::default(),

@@ -386,6 +386,7 @@ impl TestRun {
         assert!(self.master.is_none());
         self.incarnations += 1;
         let config = MasterConfig {
+            peers_max: ringfold_proto::limits::WORLD_MAX,
             timing: self.timing,
             recovery: self.recovery,
             tuning: Tuning::default(),

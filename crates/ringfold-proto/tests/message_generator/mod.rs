@@ -3,7 +3,7 @@
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    ReplicaRejection, StateRejection, WaitWarning, WaitingPeer,
+    ReplicaRejection, StateRejection, Wait, WaitingPeer,
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
@@ -34,7 +34,7 @@ pub struct MessageGenerator<'b>(pub &'b [u8]);
 impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
-        let message = match self.below(16) {
+        let message = match self.below(17) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
             2 => ToMaster::Vote {
@@ -68,7 +68,8 @@ impl MessageGenerator<'_> {
             }),
             12 => ToMaster::JoinRank { replica: self.replica(), join: self.join() },
             13 => ToMaster::ResumeRank { replica: self.replica(), resume: Box::new(self.resume()) },
-            14 => ToMaster::Examined {
+            14 => ToMaster::Fetching { done_bytes: self.u64(), all_bytes: self.u64() },
+            15 => ToMaster::Examined {
                 examination: self.u64(),
                 findings: self.list(5, |d| {
                     let judgement = d.one_of(&Judgement::ALL);
@@ -131,13 +132,7 @@ impl MessageGenerator<'_> {
             },
             10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },
             11 => ToPeer::Removed { reason: self.removal() },
-            12 => ToPeer::StillWaiting(WaitWarning {
-                call: self.joint_call(),
-                missing: self.list(limits::NAMES_IN_ERROR_MAX, |d| MissingPeer {
-                    who: d.named(),
-                    waits_in: d.bool().then(|| d.joint_call()),
-                }),
-            }),
+            12 => ToPeer::StillWaiting(self.wait()),
             13 => ToPeer::Lead {
                 term: Term(self.u64()),
                 beat: self.u64(),
@@ -288,7 +283,7 @@ impl MessageGenerator<'_> {
         }
     }
 
-    fn descriptor(&mut self) -> Descriptor {
+    fn collective(&mut self) -> Collective {
         let collectives = [
             Collective::AllReduce,
             Collective::ReduceScatter,
@@ -296,9 +291,13 @@ impl MessageGenerator<'_> {
             Collective::Broadcast { root: Rank(self.u32() as u16) },
             Collective::Barrier,
         ];
+        self.one_of(&collectives)
+    }
+
+    fn descriptor(&mut self) -> Descriptor {
         let quantizations = [QuantizationAlgorithm::MinMax, QuantizationAlgorithm::ZeroPointScale];
         Descriptor {
-            collective: self.one_of(&collectives),
+            collective: self.collective(),
             count: self.u64(),
             dtype: self.one_of(DType::ALL),
             op: self.one_of(ReduceOp::ALL),
@@ -483,7 +482,7 @@ impl MessageGenerator<'_> {
             0 => Cause::PeerLost { who: self.named(), how: self.departure() },
             1 => Cause::LinkLost { from: self.named(), to: self.named() },
             2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },
-            3 => Cause::Timeout { waited_for: self.list(limits::NAMES_IN_ERROR_MAX, Self::named) },
+            3 => Cause::Timeout(self.wait()),
             4 => Cause::Unable { who: self.named() },
             5 => Cause::AbortedByUser { who: self.named() },
             _ => Cause::EpochEnded,
@@ -508,7 +507,20 @@ impl MessageGenerator<'_> {
     fn joint_call(&mut self) -> JointCall {
         match self.bool() {
             true => JointCall::Vote(self.one_of(&Phase::ALL)),
-            false => JointCall::Collective(Tag(self.u64())),
+            false => JointCall::Collective(self.collective(), Tag(self.u64())),
+        }
+    }
+
+    fn wait(&mut self) -> Wait {
+        Wait {
+            call: self.bool().then(|| self.joint_call()),
+            waited_ms: self.u32(),
+            missing: self.list(limits::NAMES_IN_ERROR_MAX, |d| MissingPeer {
+                who: d.named(),
+                waits_in: d.bool().then(|| d.joint_call()),
+                heard_ms: d.bool().then(|| d.u32()),
+            }),
+            begun: self.bool(),
         }
     }
 

@@ -158,8 +158,8 @@ impl Simulation {
             PendingCall::Vote(since) | PendingCall::Reduce { since, .. } => *since,
         };
         if let Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) = result
-            && let Cause::Timeout { waited_for } = &**cause
-            && let Some(silent) = waited_for.iter().find(|who| self.is_rejected_since(who.peer, since))
+            && let Cause::Timeout(wait) = &**cause
+            && let Some(silent) = wait.names().find(|who| self.is_rejected_since(who.peer, since))
         {
             let what = format!("p{peer} waited for {silent}, whose state was rejected before");
             return self.oracle.report_violation(self.now, Guarantee::RejectedPeersDoNotBlock, what);
@@ -175,7 +175,7 @@ impl Simulation {
             && self.scenario.program_config.deviations_per_mille == 0;
         let what = match result {
             Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) => match **cause {
-                Cause::Timeout { .. } | Cause::LinkLost { .. } | Cause::Mismatch { .. } if calm => {
+                Cause::Timeout(_) | Cause::LinkLost { .. } | Cause::Mismatch { .. } if calm => {
                     cause.to_string()
                 }
                 _ => return,

@@ -130,6 +130,7 @@ impl Simulation {
         };
         let seed = RandomStream::new(master.seed, &name).bytes32();
         let config = MasterConfig {
+            peers_max: ringfold_proto::limits::WORLD_MAX,
             timing: self.scenario.timing,
             recovery: self.scenario.recovery,
             tuning: self.scenario.tuning,

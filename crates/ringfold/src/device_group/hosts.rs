@@ -16,7 +16,7 @@ use ringfold_cuda::device_arena::{
 };
 use ringfold_cuda::{DeviceMemory, Stream};
 use ringfold_kernels::divide;
-use ringfold_proto::cause::{Cause, PeerName, WaitingPeer};
+use ringfold_proto::cause::{Cause, PeerName, Wait, WaitingPeer};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -198,7 +198,7 @@ fn renamed(cause: &Cause, name: impl Fn(&PeerName) -> PeerName) -> Cause {
     match cause {
         Cause::PeerLost { who, how } => Cause::PeerLost { who: name(who), how: how.clone() },
         Cause::LinkLost { from, to } => Cause::LinkLost { from: name(from), to: name(to) },
-        Cause::Timeout { waited_for } => Cause::Timeout { waited_for: waited_for.iter().map(name).collect() },
+        Cause::Timeout(wait) => Cause::Timeout(Wait::for_peers(wait.names().map(name))),
         Cause::Unable { who } => Cause::Unable { who: name(who) },
         Cause::AbortedByUser { who } => Cause::AbortedByUser { who: name(who) },
         Cause::Mismatch { one, other } => {

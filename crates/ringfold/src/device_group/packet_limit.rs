@@ -1,17 +1,10 @@
 //! Up to which size a device group sends data in packets, and why.
 
-use crate::error::invalid;
+use crate::settings::{Settings, Source, table};
 use crate::{Error, TuningFile};
 use core::fmt;
 use ringfold_cuda::device_arena::{packet_capacity, shipped_packet_limit};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-
-/// The environment variable with the most bytes to send in packets.
-const BYTES_VARIABLE: &str = "RINGFOLD_CUDA_PACKET_BYTES";
-
-/// The environment variable with the path of a tuning, of which the limits for CUDA devices are used.
-const FILE_VARIABLE: &str = "RINGFOLD_CUDA_TUNING";
 
 /// The most bytes of a rank's data that go in packets. Larger data is read and written in place, or goes through staging areas if
 /// its memory is not registered. The smallest limit of all ranks counts.
@@ -28,8 +21,8 @@ pub struct PacketLimit {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PacketLimitOrigin {
-    /// The environment variable `RINGFOLD_CUDA_PACKET_BYTES`.
-    Variable,
+    /// The setting `cuda_packet_bytes`.
+    Setting(Source),
     /// A tuning.
     File(PathBuf),
     /// The table for a compute capability.
@@ -44,24 +37,23 @@ pub enum PacketLimitOrigin {
 impl PacketLimit {
     /// The limit for a compute capability and a number of ranks.
     ///
-    /// It is that of the environment variable `RINGFOLD_CUDA_PACKET_BYTES`; or that of a tuning for this number of ranks: of
-    /// `tuning`, or else of the file that `RINGFOLD_CUDA_TUNING` names; or that of the table.
+    /// It is the setting `cuda_packet_bytes`; or that of a tuning for this number of ranks: of `tuning`, or else of the file
+    /// that the setting `cuda_tuning` names; or that of the table.
     pub fn of(capability: (i32, i32), world: usize, tuning: Option<&Path>) -> Result<Self, Error> {
-        let bytes = std::env::var_os(BYTES_VARIABLE);
-        let named = std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self::from_sources(capability, world, bytes.as_deref(), tuning.or(named.as_deref()))
+        let settings = Settings::without_builder()?;
+        let bytes = settings.number(&table::CUDA_PACKET_BYTES).map(|bytes| bytes as u64);
+        let bytes = bytes.map(|bytes| (bytes, settings.source(&table::CUDA_PACKET_BYTES).clone()));
+        Self::from_sources(capability, world, bytes, tuning.or_else(|| settings.path(&table::CUDA_TUNING)))
     }
 
     fn from_sources(
         capability: (i32, i32),
         world: usize,
-        bytes: Option<&OsStr>,
+        bytes: Option<(u64, Source)>,
         tuning: Option<&Path>,
     ) -> Result<Self, Error> {
-        let (wanted, origin) = if let Some(text) = bytes {
-            let number = text.to_str().and_then(|text| text.parse().ok());
-            let invalid = || invalid!("invalid {BYTES_VARIABLE}={text:?}: must be a number of bytes");
-            (number.ok_or_else(invalid)?, PacketLimitOrigin::Variable)
+        let (wanted, origin) = if let Some((bytes, source)) = bytes {
+            (bytes, PacketLimitOrigin::Setting(source))
         } else if let Some(path) = tuning
             && let Some(bytes) = TuningFile::read(path)?.cuda_packet_bytes.get(&world)
         {
@@ -80,7 +72,7 @@ impl fmt::Display for PacketLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, ", self.bytes)?;
         match &self.origin {
-            PacketLimitOrigin::Variable => write!(f, "from {BYTES_VARIABLE}")?,
+            PacketLimitOrigin::Setting(source) => write!(f, "from {source}")?,
             PacketLimitOrigin::File(path) => write!(f, "from {}", path.display())?,
             PacketLimitOrigin::Table { capability: (major, minor), is_measured: true } => {
                 write!(f, "from the table for compute capability {major}.{minor}")?;
@@ -101,8 +93,9 @@ mod tests {
     fn a_variable_overrides_a_file_and_a_file_the_table() {
         let path = std::env::temp_dir().join(format!("ringfold-packet-limit-{}", std::process::id()));
         std::fs::write(&path, r#"{"cuda_packet_bytes": {"2": 0, "4": 4096, "8": 99999999}}"#).unwrap();
-        let limit = |world, bytes: Option<&str>, path| {
-            PacketLimit::from_sources((9, 0), world, bytes.map(OsStr::new), path)
+        let limit = |world, bytes: Option<u64>, path| {
+            let bytes = bytes.map(|bytes| (bytes, Source::Variable("RINGFOLD_CUDA_PACKET_BYTES")));
+            PacketLimit::from_sources((9, 0), world, bytes, path)
                 .map(|limit| limit.to_string())
                 .map_err(|error| error.to_string())
         };
@@ -114,9 +107,7 @@ mod tests {
         assert!(reduced.starts_with("65536, ") && reduced.ends_with("reduced to what fits into the packets"));
         let table = Ok("16384, from the table for compute capability 9.0".to_owned());
         assert_eq!(limit(16, None, file), table);
-        assert_eq!(limit(4, Some("77"), file), Ok("77, from RINGFOLD_CUDA_PACKET_BYTES".into()));
-        let error = limit(4, Some("many"), None).unwrap_err();
-        assert!(error.contains("invalid RINGFOLD_CUDA_PACKET_BYTES=\"many\""), "{error}");
+        assert_eq!(limit(4, Some(77), file), Ok("77, from RINGFOLD_CUDA_PACKET_BYTES".into()));
         std::fs::remove_file(&path).unwrap();
         assert!(limit(4, None, file).unwrap_err().contains("ringfold-packet-limit"));
     }

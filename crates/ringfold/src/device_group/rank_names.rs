@@ -2,7 +2,7 @@
 
 use crate::{Error, Group};
 use ringfold_cuda::port::abort_page::{DeviceError, DeviceWait};
-use ringfold_proto::cause::{Cause, PeerName, WaitingPeer};
+use ringfold_proto::cause::{Cause, PeerName, Wait, WaitingPeer};
 use ringfold_proto::epoch::Member;
 
 /// The names of the ranks of this host in the whole group, for errors.
@@ -33,7 +33,7 @@ impl RankNames {
                 one: WaitingPeer { who: me, call: "a collective on its CUDA device".into() },
                 other: WaitingPeer { who: peer, call: "another one, or with another type or size".into() },
             },
-            (_, peer, _) => Cause::Timeout { waited_for: peer.into_iter().collect() },
+            (_, peer, _) => Cause::Timeout(Wait::for_peers(peer)),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::explain::Party;
 use super::visit::milliseconds;
-use crate::communicator::STREAMS;
+use crate::settings::{self, Settings, table};
 use core::time::Duration;
-use ringfold_fabric::limits::{QUIC_ROUND_TRIP_MIN, may_use_quic};
+use ringfold_fabric::limits::QUIC_ROUND_TRIP_MIN;
 use ringfold_fabric::probe::Measured;
 use ringfold_proto::doctor::{DialBack, Finding};
 use std::net::SocketAddr;
@@ -43,24 +43,21 @@ pub(super) fn dial_back(
 }
 
 /// How the engine would connect to the other host. `udp` is whether datagrams come back, if that is known.
-pub(super) fn streams(label: &str, to: SocketAddr, round_trip: Duration, udp: Option<bool>) -> Finding {
-    streams_with(label, to, round_trip, udp, may_use_quic())
-}
-
-fn streams_with(
+pub(super) fn streams(
     label: &str,
     to: SocketAddr,
     round_trip: Duration,
     udp: Option<bool>,
-    may_use_quic: bool,
+    settings: &Settings,
 ) -> Finding {
     const CHECK: &str = "peer.streams";
+    let (streams, may_use_quic) = (settings::streams(settings, None), settings.is_on(&table::QUIC));
     if to.ip().to_canonical().is_loopback() {
         return Finding::ok(CHECK, format!("links with {label} use shared memory"));
     }
     let is_long = round_trip >= QUIC_ROUND_TRIP_MIN;
     let trip = milliseconds(round_trip);
-    let tcp = format!("links with {label} use {STREAMS} TCP streams");
+    let tcp = format!("links with {label} use {streams} TCP streams");
     match (is_long, may_use_quic, udp) {
         (true, true, Some(false)) => Finding::warn(
             CHECK,
@@ -73,7 +70,7 @@ fn streams_with(
         (true, false, _) => Finding::warn(
             CHECK,
             format!("{tcp}, which are slower on a round trip of {trip}"),
-            "remove RINGFOLD_QUIC=0",
+            format!("{} turns QUIC off: remove it", settings.source(&table::QUIC)),
         ),
         (false, ..) => {
             let udp = if udp == Some(false) { "; UDP is blocked, which long links would need" } else { "" };
@@ -115,6 +112,7 @@ fn rate(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{Given, User};
     use ringfold_proto::doctor::Judgement::{Ok as Good, Warn};
 
     #[test]
@@ -129,7 +127,10 @@ mod tests {
     #[test]
     fn long_links_use_quic_unless_udp_is_blocked() {
         let at = |to: &str, ms, udp, may| {
-            streams_with("b", to.parse().unwrap(), Duration::from_millis(ms), udp, may)
+            let mut given = Given::default();
+            given.set("quic", may);
+            let settings = Settings::load(User::Peer, &given).unwrap();
+            streams("b", to.parse().unwrap(), Duration::from_millis(ms), udp, &settings)
         };
         let near = at("10.0.0.2:1", 1, Some(true), true);
         assert!(near.judgement == Good && near.text.contains("4 TCP streams"), "{near:?}");

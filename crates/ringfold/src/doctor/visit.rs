@@ -6,6 +6,7 @@ use super::mtu;
 use super::nat::Observation;
 use super::service::{DoctorService, RELEASE, short, unix_us};
 use super::{limits, link};
+use crate::settings::Settings;
 use ringfold_fabric::probe::{self, Measured};
 use ringfold_fabric::staged_dial::{self, Authenticated, ConnectSettings, StageFailure};
 use ringfold_proto::doctor::{DialBack, DoctorAnswer, DoctorRequest, Finding};
@@ -27,6 +28,8 @@ pub(super) type Questions = MessageConnection<DoctorRequest, DoctorAnswer>;
 /// What a visit needs.
 pub(super) struct Visit<'v> {
     pub service: &'v DoctorService,
+    /// What a peer of this host would use.
+    pub settings: &'v Settings,
     pub party: Party,
     /// The address as the user wrote it.
     pub label: &'v str,
@@ -273,7 +276,7 @@ impl Visit<'_> {
         report.observation = Some(observation);
         if party == Party::Peer {
             let udp = self.datagram(&mut reached.questions, reached.address)?;
-            report.findings.push(link::streams(label, reached.address, round_trip, udp));
+            report.findings.push(link::streams(label, reached.address, round_trip, udp, self.settings));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::error::wait_for_cause;
 use crate::{Error, limits};
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::waiter::CancelToken;
-use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure, Wait, WaitingPeer};
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ impl Core {
         if outcome.is_err() {
             memory.copy_from_slice(&kept);
         }
-        if kept.capacity() <= limits::SPARE_BYTES_MAX {
+        if kept.capacity() <= self.spare_bytes_max {
             *self.spare.lock() = kept;
         }
         outcome
@@ -124,7 +124,7 @@ impl Core {
             let name = |rank: Rank| driver.name(rank);
             let cause = match &error {
                 BoardError::Timeout { missing } => {
-                    Cause::Timeout { waited_for: driver.names(missing.iter().copied()) }
+                    Cause::Timeout(Wait::for_peers(driver.names(missing.iter().copied())))
                 }
                 BoardError::Differs { rank } => Cause::Mismatch {
                     one: WaitingPeer { who: name(self.rank()), call: request.descriptor.to_string() },

@@ -15,6 +15,7 @@ use super::bootstrap_listener::{Announcement, BootstrapListener};
 use crate::Error;
 use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
+use ringfold_fabric::connection_limits::ConnectionLimits;
 use ringfold_fabric::dialer::Backoff;
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::random;
@@ -117,8 +118,8 @@ pub(super) struct LocalRank {
     pub(super) known_hosts: Vec<IpAddr>,
     pub(super) cancel: CancelCheck,
     pub(super) deadline: Instant,
-    /// How long another rank's host may answer nothing.
-    pub(super) unreachable_after: Duration,
+    /// The limits of its connections.
+    pub(super) limits: ConnectionLimits,
 }
 
 /// The result, the same for all ranks.

@@ -3,7 +3,7 @@
 use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, bootstrap};
 use super::core::Core;
 use super::driver::{Alarm, GroupDriver};
-use super::environment::Environment;
+use super::environment::{Environment, parse_bootstrap};
 use super::operation::RankContext;
 use super::queue::CollectiveQueue;
 use super::{Group, Handle};
@@ -11,6 +11,7 @@ use crate::board::Board;
 use crate::error::invalid;
 use crate::process_name::process_name;
 use crate::protection;
+use crate::settings::{self, Given, Settings, User, table};
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
@@ -55,16 +56,17 @@ pub struct GroupBuilder {
     tls: Option<TlsFiles>,
     insecure: Option<bool>,
     pub(super) media: Media,
-    tuning: Tuning,
-    timeout: Duration,
+    tuning: Option<Tuning>,
+    timeout: Option<Duration>,
     unreachable_after: Option<Duration>,
-    pub(super) connect_timeout: Duration,
-    streams: u16,
+    connect_timeout: Option<Duration>,
+    streams: Option<u16>,
     bind: Option<IpAddr>,
-    ports: RangeInclusive<u16>,
+    ports: Option<RangeInclusive<u16>>,
     advertised: Vec<SocketAddr>,
     cancel: Option<CancelToken>,
     restores: bool,
+    given: Given,
 }
 
 /// What a group that is split from another one knows about its parent.
@@ -87,25 +89,27 @@ impl GroupBuilder {
             tls: None,
             insecure: None,
             media: Media::Auto,
-            tuning: Tuning::default(),
-            timeout: limits::OPERATION_MAX,
+            tuning: None,
+            timeout: None,
             unreachable_after: None,
-            connect_timeout: limits::BOOTSTRAP_MAX,
-            streams: 4,
+            connect_timeout: None,
+            streams: None,
             bind: None,
-            ports: 0..=0,
+            ports: None,
             advertised: Vec::new(),
             cancel: None,
             restores: false,
+            given: Given::default(),
         }
     }
 
     /// Reads rank, world size and bootstrap from the environment of torchrun, Open MPI, MPICH or SLURM.
     ///
-    /// The bootstrap address is `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_BOOTSTRAP`: `host:port`, or `file:` and a
+    /// The bootstrap address is `MASTER_ADDR` and `MASTER_PORT`, or the setting `bootstrap`: `host:port`, or `file:` and a
     /// path.
     pub fn environment(mut self) -> Result<Self, Error> {
-        let found = Environment::read(|name| std::env::var(name).ok())?;
+        let settings = Settings::load(User::Group, &self.given)?;
+        let found = Environment::read(settings.text(&table::BOOTSTRAP), |name| std::env::var(name).ok())?;
         (self.rank, self.world, self.bootstrap) =
             (Some(found.rank), Some(found.world), Some(found.bootstrap));
         Ok(self)
@@ -123,7 +127,7 @@ impl GroupBuilder {
         self
     }
 
-    /// How the ranks find each other.
+    /// How the ranks find each other. Default: the setting `bootstrap`.
     pub fn bootstrap(mut self, at: Bootstrap) -> Self {
         self.bootstrap = Some(at);
         self
@@ -141,14 +145,14 @@ impl GroupBuilder {
         self
     }
 
-    /// The certificates of the run; otherwise `RINGFOLD_TLS_CA`, `RINGFOLD_TLS_CERT` and `RINGFOLD_TLS_KEY` decide. All ranks must
+    /// The certificates of the run; otherwise the settings `tls_ca`, `tls_cert` and `tls_key` decide. All ranks must
     /// have some. All connections are then encrypted, and no token is needed.
     pub fn tls(mut self, files: TlsFiles) -> Self {
         self.tls = Some(files);
         self
     }
 
-    /// Whether connections are not encrypted, for measurements; otherwise `RINGFOLD_INSECURE` decides. All ranks must agree.
+    /// Whether connections are not encrypted, for measurements; otherwise the setting `insecure` decides. All ranks must agree.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.insecure = Some(insecure);
         self
@@ -160,48 +164,48 @@ impl GroupBuilder {
         self
     }
 
-    /// Parameters of plans. All ranks use those of rank 0.
+    /// Parameters of plans. All ranks use those of rank 0. Default: the setting `tuning`.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.tuning = tuning;
+        self.tuning = Some(tuning);
         self
     }
 
-    /// The timeout of an operation, after which the group fails. Default: 600 s.
+    /// The timeout of an operation, after which the group fails. Default: the setting `operation_timeout`, or 10 min.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
     /// How long the host of another rank may acknowledge nothing before it counts as lost; at least 3 s.
     ///
-    /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s. The operating system
+    /// Default: the setting `unreachable_after`, or 15 s. The operating system
     /// acknowledges data also while the process is busy, so a long computation is not taken for a loss.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
         self.unreachable_after = Some(time);
         self
     }
 
-    /// Time limit for forming the group. Default: 300 s.
+    /// Time limit for forming the group. Default: the setting `bootstrap_timeout`, or 5 min.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.connect_timeout = Some(timeout);
         self
     }
 
-    /// TCP connections per pair of ranks on different hosts. Default: 4.
+    /// TCP connections per pair of ranks on different hosts. Default: the setting `streams`, or 4.
     pub fn streams(mut self, streams: u16) -> Self {
-        self.streams = streams.max(1);
+        self.streams = Some(streams.max(1));
         self
     }
 
-    /// The local address to listen on. Default: all.
+    /// The local address to listen on. Default: the setting `bind`, or all.
     pub fn bind(mut self, address: IpAddr) -> Self {
         self.bind = Some(address);
         self
     }
 
-    /// Listens on the first free port of a range. Default: any free port.
+    /// Listens on the first free port of a range. Default: the setting `listen_ports`, or any free port.
     pub fn listen_ports(mut self, ports: RangeInclusive<u16>) -> Self {
-        self.ports = ports;
+        self.ports = Some(ports);
         self
     }
 
@@ -233,26 +237,58 @@ impl GroupBuilder {
         self
     }
 
+    /// Sets a [setting](crate::settings) by its name. A method for the same thing has priority.
+    pub fn setting(mut self, name: &str, value: impl core::fmt::Display) -> Self {
+        self.given.set(name, value);
+        self
+    }
+
+    /// Sets all [settings](crate::settings) by argument.
+    pub fn settings(mut self, given: Given) -> Self {
+        self.given = given;
+        self
+    }
+
+    /// The time limit for forming a group.
+    pub(super) fn connect_timeout_of(&self) -> Result<Duration, Error> {
+        let setting =
+            || Settings::load(User::Group, &self.given).map(|settings| bootstrap_timeout(&settings));
+        Ok(self.connect_timeout.map_or_else(setting, Ok)?)
+    }
+
     /// Connects to all other ranks.
     pub fn connect(self) -> Result<Group, Error> {
         self.connect_from(SplitOrigin::default())
     }
 
     /// As [`GroupBuilder::connect`], for a group that is split from another one.
-    pub(super) fn connect_from(self, origin: SplitOrigin) -> Result<Group, Error> {
+    pub(super) fn connect_from(mut self, origin: SplitOrigin) -> Result<Group, Error> {
+        let settings = Settings::start(User::Group, &self.given)?;
+        if self.bootstrap.is_none() {
+            self.bootstrap = settings.text(&table::BOOTSTRAP).map(parse_bootstrap);
+        }
         let context = self.context()?;
-        let until = limits::deadline_after(self.connect_timeout);
+        let until =
+            limits::deadline_after(self.connect_timeout.unwrap_or_else(|| bootstrap_timeout(&settings)));
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
-        let security = protection::keys(&self.token, self.tls.as_ref(), self.insecure)?;
+        let tls = settings::tls(&settings, self.tls.clone())?;
+        let is_insecure = self.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE));
+        let security = protection::keys(&self.token, tls.as_ref(), is_insecure)?;
         let peer = security.peer();
-        let poller = Poller::with_unreachable_after(self.unreachable_after).map_err(system)?;
+        let poller = Poller::with_settings(&settings).map_err(system)?;
+        self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
         let poller = Arc::new(poller.with_security(security.clone()));
-        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
-            .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
+        let bind = self.bind.or_else(|| settings.ip(&table::BIND));
+        let ports = self.ports.clone().or_else(|| settings.ports(&table::LISTEN_PORTS)).unwrap_or(0..=0);
+        let listener = Listener::bind_in(bind, ports.clone(), &poller)
+            .map_err(|error| Error::Bind(format!("no usable port in {ports:?}: {error}")))?;
         let listens = listener.address();
-        let may_share = self.media != Media::Tcp && host::may_share();
-        let host = if may_share { host::host_id() } else { host::unshared_host_id() };
-        let addresses = self.addresses(listens.port()).unwrap_or_else(|| vec![listens]);
+        let may_share = self.media != Media::Tcp && settings.is_on(&table::SHARED_MEMORY);
+        let host = match may_share {
+            true => host::host_id(settings.text(&table::HOST).unwrap_or("")),
+            false => host::unshared_host_id(),
+        };
+        let addresses = settings::advertised(&settings, &self.advertised, listens)?;
         let name = member_name(context.me);
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(context.me);
@@ -264,18 +300,22 @@ impl GroupBuilder {
             member,
             token: self.token.clone(),
             security,
-            tuning: self.tuning,
+            tuning: settings::tuning(&settings, self.tuning)?,
             may_share,
             must_share: self.media == Media::Shared && context.world > 1,
-            bind: self.bind,
+            bind,
             known_hosts: origin.known_hosts,
             cancel: CancelCheck::new(self.cancel.clone(), origin.doubt),
             deadline: until,
-            unreachable_after: poller.unreachable_after(),
+            limits: poller.limits(),
         };
         let met = bootstrap(&at, &local)?;
+        let streams = settings::streams(&settings, self.streams);
         let mut mesh =
-            Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller).on_host(host);
+            Mesh::new(peer, listener, streams, until - Instant::now().min(until), &poller).on_host(host);
+        if !settings.is_on(&table::QUIC) {
+            mesh = mesh.without_quic();
+        }
         if may_share {
             mesh = mesh.share_memory_on(host);
         }
@@ -287,20 +327,22 @@ impl GroupBuilder {
             None => Box::new(move |_| over.store(true, Ordering::Release)),
         };
         let tuning = met.description.tuning;
+        let stall_after = settings.time(&table::STALL_AFTER).unwrap_or(limits::STALL_AFTER);
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
-        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restores)?;
+        let driver = GroupDriver::new(mesh, me, met.description, alarm, stall_after, self.restores)?;
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             context,
             name: self.name.clone(),
             members,
             tuning,
-            timeout: Mutex::new(self.timeout),
+            timeout: Mutex::new(self.timeout.unwrap_or_else(|| operation_timeout(&settings))),
             engine,
             is_over,
             cancel: self.cancel.clone(),
             restores: self.restores,
             spare: Mutex::default(),
+            spare_bytes_max: settings.number(&table::SPARE_BACKUP_BYTES).unwrap_or(limits::SPARE_BYTES_MAX),
             board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
             queue: CollectiveQueue::default(),
             blueprint: self.blueprint(),
@@ -320,13 +362,6 @@ impl GroupBuilder {
             board.set_cancel(cancel);
         }
         Some(board)
-    }
-
-    fn addresses(&self, port: u16) -> Option<Vec<SocketAddr>> {
-        let named = |address: &SocketAddr| {
-            SocketAddr::new(address.ip(), if address.port() == 0 { port } else { address.port() })
-        };
-        (!self.advertised.is_empty()).then(|| self.advertised.iter().map(named).collect())
     }
 
     /// The configuration that groups split from this one inherit: without its bootstrap and ports.
@@ -356,6 +391,14 @@ impl GroupBuilder {
         }
         Ok(RankContext { me, world })
     }
+}
+
+fn bootstrap_timeout(settings: &Settings) -> Duration {
+    settings.time(&table::BOOTSTRAP_TIMEOUT).unwrap_or(limits::BOOTSTRAP_MAX)
+}
+
+fn operation_timeout(settings: &Settings) -> Duration {
+    settings.time(&table::OPERATION_TIMEOUT).unwrap_or(limits::OPERATION_MAX)
 }
 
 /// Waits until this rank has links to all others.

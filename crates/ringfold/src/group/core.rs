@@ -43,6 +43,8 @@ pub(super) struct Core {
     pub(super) board: Option<Mutex<Board>>,
     pub(super) queue: CollectiveQueue,
     /// The settings that split groups inherit.
+    /// Bytes of that memory that are kept.
+    pub(super) spare_bytes_max: usize,
     pub(super) blueprint: GroupBuilder,
 }
 

@@ -19,7 +19,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::reactor::{Callback, Drive, Expected, Outcomes, run_guarded};
-use ringfold_proto::cause::{Cause, Departure, PeerName, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure, PeerName, Wait, WaitingPeer};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
@@ -106,10 +106,11 @@ impl GroupDriver {
         me: Rank,
         description: EpochDescription,
         alarm: Alarm,
+        stall_after: Duration,
         restores: bool,
     ) -> Result<Self, Error> {
         let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
-        let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
+        let mut plane = DataPlane::new(mesh, stall_after, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
         plane.mesh().admit(description.id, &description.key, peers);
         plane
@@ -218,7 +219,7 @@ impl GroupDriver {
         let now = self.clock.now();
         if let Some((_, missing)) = &self.linking {
             let waited_for = self.names(missing.iter().filter_map(|peer| self.description.rank_of(*peer)));
-            self.fail(now, Cause::Timeout { waited_for });
+            self.fail(now, Cause::Timeout(Wait::for_peers(waited_for)));
         }
     }
 

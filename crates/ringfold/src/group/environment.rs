@@ -21,16 +21,14 @@ const RANK_VARIABLES: [(&str, &str); 5] = [
     ("RANK", "WORLD_SIZE"),
 ];
 
-/// The bootstrap address: `host:port`, or `file:` and a path.
-const BOOTSTRAP: &str = "RINGFOLD_BOOTSTRAP";
-
 impl Environment {
-    pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    /// The variables of a launcher. `at` is the setting `bootstrap`, which has priority over its address.
+    pub(super) fn read(at: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let (rank, world) = rank_and_world(&variable)?;
         if world == 0 || rank >= world {
             return Err(invalid!("invalid rank {rank} of {world}: must be less than the world size"));
         }
-        Ok(Self { rank, world, bootstrap: bootstrap(&variable)? })
+        Ok(Self { rank, world, bootstrap: bootstrap(at, &variable)? })
     }
 }
 
@@ -48,15 +46,19 @@ fn rank_and_world(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, 
     ))
 }
 
-fn bootstrap(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Error> {
-    if let Some(at) = variable(BOOTSTRAP) {
-        return Ok(at
-            .strip_prefix("file:")
-            .map_or_else(|| Bootstrap::Address(at.clone()), |path| Bootstrap::File(path.into())));
+/// The bootstrap of a text: `host:port`, or `file:` and a path.
+pub(super) fn parse_bootstrap(at: &str) -> Bootstrap {
+    at.strip_prefix("file:")
+        .map_or_else(|| Bootstrap::Address(at.to_owned()), |path| Bootstrap::File(path.into()))
+}
+
+fn bootstrap(at: Option<&str>, variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Error> {
+    if let Some(at) = at {
+        return Ok(parse_bootstrap(at));
     }
     let (Some(address), Some(port)) = (variable("MASTER_ADDR"), variable("MASTER_PORT")) else {
         return Err(invalid!(
-            "the bootstrap address is not in the environment: set MASTER_ADDR and MASTER_PORT, or {BOOTSTRAP}"
+            "the bootstrap address is not in the environment: set MASTER_ADDR and MASTER_PORT, or RINGFOLD_BOOTSTRAP"
         ));
     };
     let mut port =
@@ -79,7 +81,7 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Result<Environment, Error> {
         let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
-        Environment::read(find)
+        Environment::read(find("RINGFOLD_BOOTSTRAP").as_deref(), find)
     }
 
     const AT: [(&str, &str); 2] = [("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500")];

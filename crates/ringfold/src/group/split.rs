@@ -11,6 +11,7 @@ use super::core::Core;
 use super::operation::RankContext;
 use crate::Error;
 use crate::error::{invalid, wait_for_cause};
+use crate::settings::Given;
 use parking_lot::Mutex;
 use ringfold_proto::id::Rank;
 use std::io;
@@ -30,7 +31,7 @@ impl Group {
     /// the split fails too.
     pub fn split(&self, ranks: &[usize], name: &str) -> Result<Self, Error> {
         let blueprint = &self.core().blueprint;
-        self.split_within(ranks, name, blueprint.connect_timeout, blueprint.media)
+        self.split_within(ranks, name, blueprint.connect_timeout_of()?, blueprint.media)
     }
 
     /// As [`Group::split`], with a time limit for forming the new group, and with media of its own.
@@ -40,6 +41,18 @@ impl Group {
         name: &str,
         timeout: Duration,
         media: Media,
+    ) -> Result<Self, Error> {
+        self.split_by(ranks, name, timeout, media, None)
+    }
+
+    /// As [`Group::split_within`], with [settings](crate::settings) by argument instead of those of this group.
+    pub fn split_by(
+        &self,
+        ranks: &[usize],
+        name: &str,
+        timeout: Duration,
+        media: Media,
+        given: Option<Given>,
     ) -> Result<Self, Error> {
         let core = self.core();
         let me = position(core, ranks)?;
@@ -58,6 +71,10 @@ impl Group {
             .media(media)
             .timeout(operation_timeout)
             .tuning(core.tuning);
+        let builder = match given {
+            Some(given) => builder.settings(given),
+            None => builder,
+        };
         if ranks.len() == 1 {
             return builder.connect_from(SplitOrigin::default());
         }

@@ -17,7 +17,7 @@ impl Crash {
 
     /// Counts a commit. The machine reports events before it sends the messages.
     pub fn note(&mut self, event: &Event) {
-        if let Event::OpDecided(op, Outcome::Committed { .. }) = event
+        if let Event::OpDecided { op, outcome: Outcome::Committed { .. }, .. } = event
             && self.last.is_none()
         {
             self.commits_left = self.commits_left.saturating_sub(1);

@@ -33,6 +33,12 @@ pub(super) const TOURS_REMEMBERED_MAX: usize = 64;
 /// Connections of other masters: one each, and some that replace lost ones.
 pub(super) const MASTER_CONNECTIONS_MAX: usize = 4 * MASTERS_MAX;
 
+/// Connections of observers and operators.
+pub(super) const OBSERVERS_MAX: usize = 64;
+
+/// How long an observer may ask nothing.
+pub(super) const OBSERVER_IDLE_MAX: Duration = Duration::from_secs(60);
+
 /// How long another master may take to answer a dial.
 pub(super) const MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);
 

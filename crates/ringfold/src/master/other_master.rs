@@ -69,7 +69,7 @@ impl OtherMaster {
                     secret: secret.clone(),
                 };
                 let addresses = self.addresses.iter().copied();
-                let timing = DialTiming { answer_max: limits::MASTER_ANSWER_MAX, ..DialTiming::default() };
+                let timing = DialTiming { answer_max: limits::MASTER_ANSWER_MAX, ..DialTiming::of(poller) };
                 self.state =
                     State::Dialing(Box::new(Dialer::new(now, addresses, credentials, timing, poller)));
                 self.advance(now, secret, poller)

@@ -4,10 +4,37 @@ use core::fmt;
 use ringfold_proto::cause::Departure;
 use ringfold_proto::event::Event;
 
+/// How important an event is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Level {
+    Debug,
+    Info,
+    Warn,
+}
+
+impl Level {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+        }
+    }
+}
+
 pub(super) fn report(event: &Event) {
     let text = Printable(event);
+    match level(event) {
+        Level::Debug => tracing::debug!(target: "ringfold::master", "{text}"),
+        Level::Info => tracing::info!(target: "ringfold::master", "{text}"),
+        Level::Warn => tracing::warn!(target: "ringfold::master", "{text}"),
+    }
+}
+
+/// How important an event is.
+pub(super) fn level(event: &Event) -> Level {
     match event {
-        Event::Departed(_, Departure::Left) => tracing::info!(target: "ringfold::master", "{text}"),
+        Event::Departed(_, Departure::Left) => Level::Info,
         Event::Departed(..)
         | Event::JoinRejected(..)
         | Event::EdgeDistrusted(..)
@@ -22,7 +49,8 @@ pub(super) fn report(event: &Event) {
         | Event::AwaitsReturn { .. }
         | Event::ReplicaIncomplete { .. }
         | Event::Recovered(..)
-        | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
+        | Event::Draining(_)
+        | Event::RevisionReset(..) => Level::Warn,
         Event::Registered(_)
         | Event::Accepted(..)
         | Event::Suspected(_)
@@ -38,16 +66,16 @@ pub(super) fn report(event: &Event) {
         | Event::Leads(_)
         | Event::MasterHere(..)
         | Event::Follows(..)
-        | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{text}"),
+        | Event::Demoted(_) => Level::Info,
         Event::EpochProposed(..)
         | Event::TourRequested(..)
         | Event::TourFound(..)
-        | Event::OpDecided(..)
+        | Event::OpDecided { .. }
         | Event::RoundDecided(..)
         | Event::RoundFailed(..)
         | Event::ProbeAssigned(..)
         | Event::Probed(..)
-        | Event::StateElected(..) => tracing::debug!(target: "ringfold::master", "{text}"),
+        | Event::StateElected(..) => Level::Debug,
     }
 }
 

@@ -1,11 +1,16 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
-use super::builder::MasterBuilder;
+mod answers;
+
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
 use super::examinations::Examinations;
+use super::history::History;
+use super::inquiry::Inquiries;
 use super::limits;
+use super::observers::Observers;
+use super::options::MasterOptions;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
 use super::report::report;
@@ -33,7 +38,7 @@ use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a master is called in handshakes. It claims no run: members of an earlier life must get in, whatever
@@ -75,14 +80,21 @@ pub(super) struct Server {
     doctors: DoctorService,
     examinations: Examinations,
     crash: Option<Crash>,
+    observers: Observers,
+    admin_token: JoinToken,
+    inquiries: Arc<Inquiries>,
+    history: History,
+    started: Instant,
+    list: MasterList,
 }
 
 impl Server {
     pub fn new(
-        plan: &MasterBuilder,
+        plan: &MasterOptions,
         list: MasterList,
         poller: Arc<Poller>,
         listener: Listener,
+        inquiries: Arc<Inquiries>,
     ) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
         let security = poller.security().map_err(|e| Error::system("the keys of the master", &e))?;
@@ -98,14 +110,15 @@ impl Server {
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
-                recovery: plan.recovery()?,
+                recovery: plan.recovery,
+                peers_max: plan.peers_max(),
                 tuning,
                 appraise: ringfold_plan::estimate::gain_percent,
                 relays: plan.relays()?,
                 signer: signer(&security),
                 seed,
             },
-            list,
+            list.clone(),
         );
         let machine = if lease.is_some() { machine.with_lease() } else { machine };
         let (examinations, examine) = Examinations::new(poller.clone());
@@ -129,6 +142,12 @@ impl Server {
             long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
+            observers: Observers::default(),
+            admin_token: plan.admin_token.clone(),
+            inquiries,
+            history: History::new(Instant::now()),
+            started: Instant::now(),
+            list,
             others,
             from_masters: HashMap::new(),
             machine,
@@ -140,12 +159,13 @@ impl Server {
     }
 
     /// Serves until it is interrupted. Then all connections are closed, without a word: a master may follow.
-    pub fn serve(mut self, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn serve(mut self, interrupted: &AtomicBool, turns: &AtomicU64) -> Result<(), Error> {
         let failed = |e: io::Error| Error::system("the master's loop", &e);
         let mut ready = Readiness::default();
         while !interrupted.load(Ordering::Acquire) {
             let time_until_due = self.time_until_due(self.clock.now());
             self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
+            turns.fetch_add(1, Ordering::Release);
             let now = self.clock.now();
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
@@ -164,6 +184,10 @@ impl Server {
                 let message = ToPeer::Examine { examination };
                 let message = Numbered { number: 0, acknowledged: 0, message };
                 asked.into_iter().for_each(|conn| self.send(now, conn, &message));
+            }
+            while let Some(inquiry) = self.inquiries.next() {
+                let reply = self.answer(now, inquiry.question.clone());
+                inquiry.answer(reply);
             }
             self.act_and_flush(now);
         }
@@ -185,6 +209,7 @@ impl Server {
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
             self.examinations.poll_timeout(),
+            self.observers.poll_timeout(),
         ];
         deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
@@ -202,15 +227,25 @@ impl Server {
         {
             return self.advance_other(now, index);
         }
+        if self.observers.owns(token) {
+            return self.serve_observer(now, token);
+        }
         let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
         let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
         let doctors = &self.doctors;
+        let (has_observers, admin_token) = (self.observers.is_full(), &self.admin_token);
+        let has_certificates = self.security.has_certificates();
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(join_token.secret()),
             Purpose::Masters if has_others => Ok(join_token.secret()),
             Purpose::Doctor if !doctors.has_room() => Err(ConnectionRejection::Full),
             Purpose::Doctor => Ok(join_token.secret()),
+            Purpose::Observe | Purpose::Admin if has_observers => Err(ConnectionRejection::Full),
+            Purpose::Observe => Ok(join_token.secret()),
+            Purpose::Admin if !admin_token.is_none() => Ok(admin_token.secret()),
+            Purpose::Admin if has_certificates => Ok(join_token.secret()),
+            Purpose::Admin => Err(ConnectionRejection::NoAdmin),
             _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
@@ -226,6 +261,7 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "no join message in time".into());
         }
+        self.observers.handle_timeout(now);
         self.dismiss_revoked(now);
         self.examinations.expire(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
@@ -308,6 +344,12 @@ impl Server {
                             tracing::debug!(target: "ringfold::master", "cannot answer a doctor at {from}: {error}");
                         }
                     }
+                }
+                Outcome::Established(established, connection, _)
+                    if matches!(established.purpose, Purpose::Observe | Purpose::Admin) =>
+                {
+                    let token = self.observers.add(now, connection, established.purpose);
+                    self.serve_observer(now, token);
                 }
                 Outcome::Established(established, connection, from) => {
                     if let Some(Ok(identity)) = connection.peer_identity() {
@@ -435,6 +477,10 @@ impl Server {
                     crash.note(&event);
                 }
                 report(&event);
+                self.history.note(Instant::now(), &event);
+                if is_change_of_members(&event) {
+                    self.inquiries.note_change();
+                }
             }
         }
     }
@@ -498,6 +544,22 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether somebody who watches the run should hear of it at once.
+fn is_change_of_members(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Registered(_)
+            | Event::Accepted(..)
+            | Event::Departed(..)
+            | Event::Suspected(_)
+            | Event::Reconnected(_)
+            | Event::EpochOpened(..)
+            | Event::Leads(_)
+            | Event::SteppedDown(..)
+            | Event::Draining(_)
+    )
 }
 
 /// Whether a message names all members.

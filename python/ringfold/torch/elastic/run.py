@@ -14,6 +14,8 @@ from typing import Any
 import pccl
 import torch
 import torch.distributed as dist
+from ringfold import _native
+from ringfold._settings import setting_pairs
 from ringfold.elastic.optimizer import prepare_optimizer
 from ringfold.elastic.reduction import can_retry
 from ringfold.elastic.state import State
@@ -50,7 +52,7 @@ def join(
     ``name`` is the name of the replica in logs and errors. Other options are those of ``pccl.Communicator``. A replica of several
     ranks is started by ``torchrun``, and each of its ranks calls this; the default process group is made if there is none.
     """
-    address = address or os.environ.get("RINGFOLD_MASTERS")
+    address = address or _native.setting_masters(setting_pairs(options.get("settings")))
     if not address:
         raise ValueError("no master: pass its address, or set RINGFOLD_MASTERS")
     return ElasticRun(address, name, policy or Policy(), options)

@@ -5,8 +5,9 @@ use crate::bench::interrupt::Interrupt;
 use crate::bench::output::print;
 use crate::demo::start_master;
 use crate::invocation::Invocation;
-use crate::serving::{join_token, raise_descriptor_limit};
+use crate::serving::raise_descriptor_limit;
 use anyhow::{Context, Result};
+use ringfold::settings::{Given, Settings, User};
 use ringfold::{Communicator, JoinToken};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialer};
@@ -61,7 +62,7 @@ enum Conduct {
 /// Measures joins, without a crowd and with each kind of one.
 pub(super) fn run(count: usize, joins: u32, invocation: &Invocation, interrupt: &Interrupt) -> Result<()> {
     raise_descriptor_limit();
-    let token = join_token(None)?.unwrap_or_default();
+    let token = ringfold::settings::join_token(&Settings::load(User::Peer, &Given::default())?)?;
     let first_bytes = first_bytes(&token).context("cannot make the first message of a peer")?;
     let kind = if token.is_none() { "plain" } else { "by TLS" };
     print(&format!("# joins of one peer, {kind}\n{HEADER}"))?;
@@ -138,7 +139,7 @@ fn first_bytes(token: &JoinToken) -> Result<Vec<u8>> {
         secret: token.secret(),
     };
     let clock = Clock::start();
-    let timing = DialTiming::default();
+    let timing = DialTiming::of(&poller);
     let mut dialer = Dialer::new(clock.now(), [listener.local_addr()?], credentials, timing, &poller);
     let (mut stream, _) = listener.accept()?;
     stream.set_nonblocking(true)?;

@@ -135,7 +135,7 @@ impl ScriptedPeer {
                         target: DialTarget::master(),
                         secret: Secret::token(""),
                     };
-                    let timing = DialTiming::default();
+                    let timing = DialTiming::of(poller);
                     self.uplink =
                         Uplink::Dialing(Box::new(Dialer::new(now, [master], credentials, timing, poller)));
                 }

@@ -1,9 +1,9 @@
 use super::*;
-use crate::bandwidth::Bandwidth;
 use crate::tls::Encryption;
 use crate::traffic::BandwidthCaps;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
+use ringfold_settings::bandwidth::Bandwidth;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 

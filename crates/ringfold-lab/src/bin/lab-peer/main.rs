@@ -72,6 +72,9 @@ struct Arguments {
     /// The timeout for connecting to the master.
     #[arg(long, default_value_t = 10_000)]
     connect_timeout_ms: u64,
+    /// A setting, NAME=VALUE; may be repeated.
+    #[arg(long)]
+    set: Vec<String>,
     /// How long the peer may run after its standard input was closed.
     #[arg(long, default_value_t = 60_000)]
     linger_ms: u64,
@@ -119,6 +122,9 @@ fn build(arguments: &Arguments) -> Result<Communicator, ringfold::Error> {
         .streams(arguments.streams)
         .timing(arguments.timing.timing())
         .connect_timeout(Duration::from_millis(arguments.connect_timeout_ms));
+    for (name, value) in arguments.set.iter().filter_map(|pair| pair.split_once('=')) {
+        builder = builder.setting(name, value);
+    }
     if let Some(token) = &arguments.token {
         builder = builder.token(token.as_str());
     }

@@ -1,6 +1,6 @@
 //! The peers of a test run, and the actions of their machines.
 
-use ringfold_proto::cause::WaitWarning;
+use ringfold_proto::cause::Wait;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::{EpochDescription, RelayAddress};
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
@@ -55,7 +55,7 @@ pub struct TestPeer {
     pub probes: Vec<ProbeRequest>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
     /// Warnings in its log.
-    pub warnings: Vec<WaitWarning>,
+    pub warnings: Vec<Wait>,
 }
 
 impl TestPeer {

@@ -12,7 +12,6 @@ use parking_lot::MutexGuard;
 use ringfold_fabric::arena::Arena;
 use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::host::outward_addresses;
-use ringfold_fabric::limits::HANDSHAKE_MAX;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Readiness, Token};
 use ringfold_proto::epoch::Member;
@@ -32,7 +31,7 @@ pub(super) fn host(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Er
     let Some(listener) = place.await_turn(&local.cancel, local.deadline)? else {
         return Err(Error::BootstrapFailed(format!("{at} is in use by another group")));
     };
-    place.poller().set_unreachable_after(local.unreachable_after);
+    place.poller().set_limits(local.limits);
     place.poller().set_security(local.security.clone());
     let exchange = at.exchange();
     let _published = match &exchange {
@@ -244,7 +243,8 @@ impl Host<'_> {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
                 Outcome::Established(_, connection, from) => {
-                    let (token, deadline) = (connection.token(), now + HANDSHAKE_MAX);
+                    let (token, deadline) =
+                        (connection.token(), now + self.place.poller().limits().handshake_max);
                     let control = ControlConnection::new(connection);
                     self.unnamed.insert(token, Unnamed { control, from, deadline });
                     self.read_join(now, token);

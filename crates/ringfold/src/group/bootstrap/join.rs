@@ -191,7 +191,8 @@ fn attempt(
     exchange: Option<&Arc<dyn AddressExchange>>,
     local: &LocalRank,
 ) -> Result<Bootstrapped, JoinError> {
-    let poller = Poller::with_unreachable_after(Some(local.unreachable_after))?;
+    let poller = Poller::new()?;
+    poller.set_limits(local.limits);
     let poller = Arc::new(poller.with_security(local.security.clone()));
     let Dialed { connection, address, .. } = dial(&find(at, exchange, local)?, local, &poller)?;
     let mut rank_0 = ControlConnection::<Reply>::new(connection);

@@ -2,7 +2,7 @@
 
 use super::{GroupDriver, Running, Stage};
 use crate::limits;
-use ringfold_proto::cause::Cause;
+use ringfold_proto::cause::{Cause, Wait};
 use ringfold_proto::id::{OpId, Rank};
 use ringfold_proto::time::Time;
 
@@ -48,7 +48,7 @@ impl GroupDriver {
             waited_for.retain(|rank| !waits(rank));
         }
         let waited_for = self.names(waited_for.into_iter());
-        self.fail(now, Cause::Timeout { waited_for });
+        self.fail(now, Cause::Timeout(Wait::for_peers(waited_for)));
     }
 
     /// In a long collective each rank pings the others, so that a timeout names the ranks that do not wait.

@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// A number of bytes per second.
 ///
 /// ```
-/// use ringfold_fabric::bandwidth::Bandwidth;
+/// use ringfold_settings::bandwidth::Bandwidth;
 ///
 /// assert_eq!("50mbit".parse(), Ok(Bandwidth::bits(50_000_000)));
 /// assert_eq!("10MiB/s".parse(), Ok(Bandwidth::bytes(10 << 20)));

@@ -1,0 +1,231 @@
+//! The commands that ask a master, or tell it something: `ringfold status`, `top`, `evict` and `drain`.
+
+mod text;
+mod top;
+
+pub use top::TopArguments;
+
+use crate::exit_code::{FAILURE, SUCCESS};
+use crate::serving;
+use crate::signals::Signals;
+use anyhow::{Context, Result};
+use clap::Args;
+use ringfold::settings::{Given, Settings, User, master_addresses, table};
+use ringfold::{Health, Observer, ObserverOptions, Status};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The exit code if no master answers.
+const UNREACHABLE: i32 = 2;
+
+/// The shortest interval of `--watch`.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// Which master, and what shows who asks.
+#[derive(Args, Debug)]
+pub struct MasterAddress {
+    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    settings: serving::SettingArguments,
+    #[command(flatten)]
+    tls: serving::TlsArguments,
+    /// Do not encrypt the connection: for runs that do not
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl MasterAddress {
+    /// The settings by flag.
+    fn given(&self) -> Given {
+        let mut given = self.settings.given();
+        self.tls.add_to(&mut given);
+        let token_file = self.token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
+        serving::add_flag(&mut given, &table::INSECURE, self.insecure.then_some("true"));
+        given
+    }
+
+    fn options(&self) -> ObserverOptions {
+        ObserverOptions::default().settings(self.given())
+    }
+
+    /// The masters that were given, or those of the settings, or the one of this machine.
+    fn masters(&self, given: Option<&str>) -> Result<String> {
+        let listed = || Ok::<_, anyhow::Error>(master_addresses(&Settings::load(User::Peer, &self.given())?));
+        let masters = match given {
+            Some(masters) => Some(masters.to_owned()),
+            None => listed()?,
+        };
+        Ok(masters.unwrap_or_else(|| "127.0.0.1".into()))
+    }
+}
+
+/// `ringfold status`
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// The master, HOST:PORT or HOST; several separated by commas [default: RINGFOLD_MASTERS, or this machine]
+    master: Option<String>,
+    /// Print an object of JSON
+    #[arg(long)]
+    json: bool,
+    /// Print again every second, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// The seconds between two prints with --watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// How many events to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    events: usize,
+    #[command(flatten)]
+    address: MasterAddress,
+}
+
+impl StatusArguments {
+    /// Prints the status, and returns the exit code: 0 healthy, 1 degraded, 2 unreachable.
+    pub fn run(&self) -> Result<i32> {
+        let (options, masters) = (self.address.options(), self.address.masters(self.master.as_deref())?);
+        if !self.watch {
+            return Ok(match connect(&options, &masters) {
+                Ok(mut observer) => self.print(&mut observer)?,
+                Err(error) => self.print_unreachable(&error),
+            });
+        }
+        let interval = Duration::try_from_secs_f64(self.interval).context("invalid --interval")?;
+        let interrupted = interrupt_flag()?;
+        let mut code = UNREACHABLE;
+        let mut observer: Option<Observer> = None;
+        while !interrupted.load(Ordering::Acquire) {
+            let next = Instant::now() + interval.max(INTERVAL_MIN);
+            if std::io::stdout().is_terminal() && !self.json {
+                // Clears the screen, and begins at its top.
+                print!("\x1b[2J\x1b[H");
+            }
+            let printed = match &mut observer {
+                Some(observer) => self.print(observer),
+                None => connect(&options, &masters)
+                    .map_err(anyhow::Error::from)
+                    .and_then(|connected| self.print(observer.insert(connected))),
+            };
+            code = printed.unwrap_or_else(|error| {
+                observer = None;
+                self.print_unreachable(&error)
+            });
+            while Instant::now() < next && !interrupted.load(Ordering::Acquire) {
+                std::thread::sleep(next.saturating_duration_since(Instant::now()).min(INTERVAL_MIN));
+            }
+        }
+        Ok(code)
+    }
+
+    fn print(&self, observer: &mut Observer) -> Result<i32> {
+        let json = observer.status_json()?;
+        let status: Status = serde_json::from_str(&json).context("the master sent an unknown status")?;
+        let mut out = std::io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{json}")?,
+            false => write!(out, "{}", text::render(&status, observer.address(), self.events))?,
+        }
+        out.flush()?;
+        Ok(match status.run.health {
+            Health::Healthy => SUCCESS,
+            Health::Degraded => FAILURE,
+        })
+    }
+
+    fn print_unreachable(&self, error: &impl std::fmt::Display) -> i32 {
+        if self.json {
+            let verdict = format!("unreachable: {error}");
+            let none: [(); 0] = [];
+            let object = serde_json::json!({ "verdict": verdict, "health": "unreachable", "epoch": null,
+                "peers": none, "ring": none, "waits": none, "groups": none, "events": none });
+            println!("{object}");
+        } else {
+            println!("unreachable: {error}");
+        }
+        UNREACHABLE
+    }
+}
+
+fn connect(options: &ObserverOptions, masters: &str) -> Result<Observer, ringfold::Error> {
+    options.connect(masters)
+}
+
+/// Set when SIGINT or SIGTERM arrives.
+fn interrupt_flag() -> Result<Arc<AtomicBool>> {
+    let mut signals = Signals::catch()?;
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        signals.wait();
+        set.store(true, Ordering::Release);
+    })?;
+    Ok(flag)
+}
+
+/// What operators have to show.
+#[derive(Args, Debug)]
+pub struct AdminArguments {
+    /// The master, HOST:PORT or HOST; several separated by commas [default: RINGFOLD_MASTERS, or this machine]
+    #[arg(long, value_name = "ADDR")]
+    master: Option<String>,
+    /// The file with the token of operators, as given to the master [default: RINGFOLD_ADMIN_TOKEN_FILE; with certificates
+    /// the role admin is enough]
+    #[arg(long, value_name = "PATH")]
+    admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    address: MasterAddress,
+}
+
+impl AdminArguments {
+    fn connect(&self) -> Result<Observer> {
+        let mut given = self.address.given();
+        let token_file = self.admin_token_file.as_ref().map(|path| path.display());
+        serving::add_flag(&mut given, &table::ADMIN_TOKEN_FILE, token_file);
+        let options = ObserverOptions::default().settings(given).commands(true);
+        Ok(options.connect(&self.address.masters(self.master.as_deref())?)?)
+    }
+}
+
+/// `ringfold evict`
+#[derive(Args, Debug)]
+pub struct EvictArguments {
+    /// The peer: its name, its id, or the beginning of its id, as `ringfold status` shows them
+    peer: String,
+    /// Why; the peer and the log are told
+    #[arg(long, default_value = "an operator evicted it")]
+    reason: String,
+    #[command(flatten)]
+    admin: AdminArguments,
+}
+
+impl EvictArguments {
+    /// Evicts the peer.
+    pub fn run(&self) -> Result<i32> {
+        println!("{}", self.admin.connect()?.evict(&self.peer, &self.reason)?);
+        Ok(SUCCESS)
+    }
+}
+
+/// `ringfold drain`
+#[derive(Args, Debug)]
+pub struct DrainArguments {
+    /// Let new peers join again
+    #[arg(long)]
+    off: bool,
+    #[command(flatten)]
+    admin: AdminArguments,
+}
+
+impl DrainArguments {
+    /// Refuses new peers, or lets them join again.
+    pub fn run(&self) -> Result<i32> {
+        println!("{}", self.admin.connect()?.drain(!self.off)?);
+        Ok(SUCCESS)
+    }
+}

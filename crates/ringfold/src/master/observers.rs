@@ -1,0 +1,85 @@
+//! Observers and operators that are connected to the master.
+
+use super::limits;
+use crate::control::ControlConnection;
+use ringfold_fabric::connection::Connection;
+use ringfold_fabric::poller::Token;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
+use ringfold_proto::time::Time;
+use std::collections::HashMap;
+use std::io;
+
+/// The connections of observers.
+#[derive(Debug, Default)]
+pub(super) struct Observers {
+    connections: HashMap<Token, Observer>,
+}
+
+#[derive(Debug)]
+struct Observer {
+    control: ControlConnection<ObserverRequest>,
+    may_command: bool,
+    /// It is closed if it has asked nothing until then.
+    until: Time,
+}
+
+impl Observers {
+    pub(super) fn is_full(&self) -> bool {
+        self.connections.len() >= limits::OBSERVERS_MAX
+    }
+
+    pub(super) fn owns(&self, token: Token) -> bool {
+        self.connections.contains_key(&token)
+    }
+
+    pub(super) fn add(&mut self, now: Time, connection: Connection, purpose: Purpose) -> Token {
+        let token = connection.token();
+        let control = ControlConnection::new(connection);
+        let observer = Observer {
+            control,
+            may_command: purpose == Purpose::Admin,
+            until: now + limits::OBSERVER_IDLE_MAX,
+        };
+        self.connections.insert(token, observer);
+        token
+    }
+
+    /// Answers what has arrived. Commands of those that may not command are refused.
+    pub(super) fn handle_ready(
+        &mut self,
+        now: Time,
+        token: Token,
+        mut answer: impl FnMut(ObserverRequest) -> ObserverAnswer,
+    ) {
+        let Some(observer) = self.connections.get_mut(&token) else { return };
+        let mut serve = || -> io::Result<()> {
+            // One that does not read what it asked for gets nothing more.
+            while observer.control.connection.queued_bytes() == 0
+                && let Some(request) = observer.control.receive()?
+            {
+                observer.until = now + limits::OBSERVER_IDLE_MAX;
+                let reply = match request.is_command() && !observer.may_command {
+                    true => ObserverAnswer::Refused("an observer may not change the run".into()),
+                    false => answer(request),
+                };
+                observer.control.send(&reply)?;
+                observer.control.flush()?;
+            }
+            observer.control.flush()
+        };
+        if let Err(error) = serve() {
+            tracing::debug!(target: "ringfold::master", "an observer is gone: {error}");
+            self.connections.remove(&token);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.connections.values().map(|observer| observer.until).min()
+    }
+
+    /// Closes connections on which nothing is asked.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.connections.retain(|_, observer| observer.until > now);
+    }
+}

@@ -1,0 +1,208 @@
+//! A connection to a master that asks for the status of its run, and passes on the commands of operators.
+
+use crate::control::ControlConnection;
+use crate::error::invalid;
+use crate::master::Status;
+use crate::settings::{self, Given, Settings, User, table};
+use crate::{Error, MASTER_PORT, limits, protection};
+use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, dial_while};
+use ringfold_fabric::join_token::JoinToken;
+use ringfold_fabric::poller::{Poller, Readiness};
+use ringfold_fabric::tls::TlsFiles;
+use ringfold_proto::cause::MasterLoss;
+use ringfold_proto::handshake::{DialTarget, Identity};
+use ringfold_proto::id::RunId;
+use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
+use ringfold_proto::peer::Failure;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How to connect as an observer. What is not set here is taken from the [settings](crate::settings).
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct ObserverOptions {
+    token: Option<JoinToken>,
+    admin_token: Option<JoinToken>,
+    tls: Option<TlsFiles>,
+    insecure: Option<bool>,
+    commands: bool,
+    given: Given,
+}
+
+impl ObserverOptions {
+    /// The join token of the run.
+    pub fn token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// The token of operators.
+    pub fn admin_token(mut self, token: impl Into<JoinToken>) -> Self {
+        self.admin_token = Some(token.into());
+        self
+    }
+
+    /// The certificates of the run.
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
+        self
+    }
+
+    /// Whether connections are not encrypted.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = Some(insecure);
+        self
+    }
+
+    /// Asks for the right to change the run: needs the token of operators, or a certificate with the role `admin`.
+    pub fn commands(mut self, commands: bool) -> Self {
+        self.commands = commands;
+        self
+    }
+
+    /// Settings by argument.
+    pub fn settings(mut self, given: Given) -> Self {
+        self.given = given;
+        self
+    }
+
+    /// Connects to the active one of these masters, `host:port` each, separated by commas. If none is active, to one that answers.
+    pub fn connect(&self, masters: &str) -> Result<Observer, Error> {
+        let settings = Settings::start(User::Peer, &self.given)?;
+        let (mut failures, mut standby) = (Vec::new(), None);
+        let mut listed: Vec<_> = masters.split(',').map(|text| text.trim().to_owned()).collect();
+        let mut next = 0;
+        while let Some(master) = listed.get(next).cloned() {
+            next += 1;
+            let connected = self.connect_one(&master, &settings).and_then(|mut observer| {
+                let status = observer.status()?;
+                Ok((observer, status))
+            });
+            match connected {
+                Ok((observer, status)) if status.master.active => return Ok(observer),
+                Ok((observer, status)) => {
+                    let index = status.master.active_position.map(|position| usize::from(position) - 1);
+                    let active = index.and_then(|index| status.master.masters.get(index));
+                    if let Some(active) = active.filter(|active| !listed.contains(active)) {
+                        listed.push(active.clone());
+                    }
+                    standby.get_or_insert(observer);
+                }
+                Err(error) => failures.push(format!("{master}: {error}")),
+            }
+        }
+        standby.ok_or_else(|| Failure::MasterLost(MasterLoss::Unreachable(failures.join("; "))).into())
+    }
+
+    fn connect_one(&self, master: &str, settings: &Settings) -> Result<Observer, Error> {
+        let addresses = resolve(master)?;
+        let token = settings::token(settings, self.token.clone())?;
+        let admin_token =
+            settings::token_of_file(settings, &table::ADMIN_TOKEN_FILE, self.admin_token.clone())?;
+        let token = if self.commands && !admin_token.is_none() { admin_token } else { token };
+        let tls = settings::tls(settings, self.tls.clone())?;
+        let is_insecure = self.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE));
+        let security = protection::keys(&token, tls.as_ref(), is_insecure)?;
+        protection::check_dial(&token, &security, &addresses, settings)?;
+        let system = |error: io::Error| Error::system("connecting failed", &error);
+        let me = security.peer();
+        let poller = Arc::new(Poller::with_settings(settings).map_err(system)?.with_security(security));
+        let credentials = Credentials {
+            identity: Identity::new(me, RunId(0)),
+            target: if self.commands { DialTarget::commanded() } else { DialTarget::observed() },
+            secret: token.secret(),
+        };
+        let end = Instant::now() + limits::OBSERVER_CONNECT_MAX;
+        let timing = DialTiming { answer_max: limits::OBSERVER_CONNECT_MAX, ..DialTiming::of(&poller) };
+        let may_wait = |_: &_| match end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {} s", limits::OBSERVER_CONNECT_MAX.as_secs()),
+            )),
+            left => Ok(left),
+        };
+        let dialed: io::Result<Dialed> = dial_while(&addresses, &credentials, timing, &poller, may_wait);
+        let dialed = dialed.map_err(|error| Error::System(error.to_string()))?;
+        Ok(Observer { control: ControlConnection::new(dialed.connection), poller, address: dialed.address })
+    }
+}
+
+/// The addresses of a master.
+fn resolve(master: &str) -> Result<Vec<SocketAddr>, Error> {
+    let resolved = settings::with_port(master, MASTER_PORT).to_socket_addrs().map(Iterator::collect);
+    resolved.map_err(|error| invalid!("cannot resolve {master}: {error}"))
+}
+
+/// A connection to a master, made by [`ObserverOptions::connect`].
+#[derive(Debug)]
+pub struct Observer {
+    control: ControlConnection<ObserverAnswer>,
+    poller: Arc<Poller>,
+    address: SocketAddr,
+}
+
+impl Observer {
+    /// The address of the master.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The status of the run.
+    pub fn status(&mut self) -> Result<Status, Error> {
+        let json = self.status_json()?;
+        serde_json::from_str(&json)
+            .map_err(|error| Error::System(format!("the master sent a status that cannot be read: {error}")))
+    }
+
+    /// The status of the run, as an object of JSON.
+    pub fn status_json(&mut self) -> Result<String, Error> {
+        match self.ask(&ObserverRequest::Status)? {
+            ObserverAnswer::Status(json) => Ok(json),
+            ObserverAnswer::Done(text) | ObserverAnswer::Refused(text) => Err(Error::System(text)),
+        }
+    }
+
+    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    pub fn evict(&mut self, peer: &str, reason: &str) -> Result<String, Error> {
+        self.command(&ObserverRequest::Evict { peer: peer.into(), reason: reason.into() })
+    }
+
+    /// Refuses new peers, or accepts them again.
+    pub fn drain(&mut self, on: bool) -> Result<String, Error> {
+        self.command(&ObserverRequest::Drain { on })
+    }
+
+    fn command(&mut self, request: &ObserverRequest) -> Result<String, Error> {
+        match self.ask(request)? {
+            ObserverAnswer::Done(text) => Ok(text),
+            ObserverAnswer::Refused(text) => Err(invalid!("{text}")),
+            ObserverAnswer::Status(_) => Err(Error::System("the master sent another answer".into())),
+        }
+    }
+
+    fn ask(&mut self, request: &ObserverRequest) -> Result<ObserverAnswer, Error> {
+        let lost = |error: io::Error| {
+            Error::System(format!("the connection to the master at {} is lost: {error}", self.address))
+        };
+        let end = Instant::now() + limits::OBSERVER_ANSWER_MAX;
+        self.control.send(request).map_err(lost)?;
+        let mut ready = Readiness::default();
+        loop {
+            self.control.flush().map_err(lost)?;
+            if let Some(answer) = self.control.receive().map_err(lost)? {
+                return Ok(answer);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = limits::OBSERVER_ANSWER_MAX.as_secs();
+                return Err(Error::TimedOut(format!(
+                    "the master at {} did not answer within {seconds} s",
+                    self.address
+                )));
+            }
+            self.poller.wait(&mut ready, left).map_err(lost)?;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Observers and operators of a run, over real sockets.
+
+use crate::certificates;
+use ringfold::{AllReduce, Communicator, Error, Health, Master, ObserverOptions, Timing};
+use ringfold_proto::handshake::Role;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Much longer than anything here takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn peer(master: &str, name: &str, token: &str) -> Communicator {
+    let peer = Communicator::builder(master).name(name).token(token).build().expect("valid settings");
+    peer.connect().expect("it joins");
+    peer
+}
+
+/// Asks until the answer is right.
+fn eventually<T: std::fmt::Debug>(mut ask: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        let found = ask();
+        if is_right(&found) {
+            return found;
+        }
+        assert!(Instant::now() < end, "not in time: {found:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_status_shows_who_waits_for_whom_and_errors_say_the_same() {
+    let timing = Timing { warn_after: Duration::from_millis(300), ..Timing::default() };
+    let (master, address) = certificates::started(Master::builder().timing(timing));
+    let mut observer = ObserverOptions::default().connect(&address).unwrap();
+    assert_eq!(observer.status().unwrap().run.verdict, "healthy: no peer has joined yet");
+    let ann = peer(&address, "ann", "");
+    let bob = thread::scope(|scope| {
+        let bob = scope.spawn(|| peer(&address, "bob", ""));
+        eventually(|| master.status().unwrap(), |status| status.run.peers.len() == 2);
+        ann.update_topology().unwrap();
+        bob.join().unwrap()
+    });
+    let status = observer.status().unwrap();
+    assert_eq!((status.run.health, status.run.verdict.as_str()), (Health::Healthy, "healthy"));
+    assert_eq!(status.run.ring.len(), 2);
+    assert!(status.events.iter().any(|event| event.text == "bob is registered"), "{:?}", status.events);
+    let mut values = [1.0f32; 4];
+    let failed = thread::scope(|scope| {
+        let reducing = scope
+            .spawn(|| ann.all_reduce(&mut values, AllReduce::sum().tag(7).deadline(Duration::from_secs(2))));
+        let status = eventually(|| observer.status().unwrap(), |s| s.run.health == Health::Degraded);
+        let verdict = &status.run.verdict;
+        assert!(verdict.starts_with("waiting for bob for "), "{verdict}");
+        assert!(verdict.contains("it has not called all_reduce tag 7 (last heard "), "{verdict}");
+        assert_eq!(status.run.peers[0].state, "in all-reduce tag 7");
+        reducing.join().unwrap()
+    });
+    let text = failed.unwrap_err().to_string();
+    assert!(
+        text.contains("timed out waiting for bob for 2 s: it has not called all_reduce tag 7 (last heard "),
+        "{text}"
+    );
+    let status = eventually(|| observer.status().unwrap(), |s| s.run.health == Health::Healthy);
+    assert_eq!(status.throughput.aborted_total, 1);
+    drop(bob);
+}
+
+#[test]
+fn with_tokens_only_those_who_know_them_observe_and_command() {
+    let (token, admin) = ("a token of this run", "a token of operators");
+    let (_master, address) = certificates::started(Master::builder().token(token).admin_token(admin));
+    let bob = peer(&address, "bob", token);
+    let refused = |options: &ObserverOptions| options.connect(&address).unwrap_err().to_string();
+    assert!(refused(&ObserverOptions::default()).contains("a join token is required"));
+    assert!(
+        refused(&ObserverOptions::default().token("another token, not right")).contains("token is wrong")
+    );
+    let observing = ObserverOptions::default().token(token);
+    let mut observer = observing.connect(&address).unwrap();
+    assert_eq!(observer.status().unwrap().run.peers[0].name, "bob");
+    let error = observer.evict("bob", "why not").unwrap_err();
+    assert!(
+        matches!(&error, Error::BadArgument(why) if why == "an observer may not change the run"),
+        "{error}"
+    );
+    assert!(
+        refused(&observing.clone().commands(true)).contains("token is wrong"),
+        "the join token is not enough"
+    );
+    let mut operator = observing.commands(true).admin_token(admin).connect(&address).unwrap();
+    assert_eq!(operator.evict("eve", "").unwrap_err().to_string(), "no peer is called \"eve\"");
+    assert_eq!(operator.drain(true).unwrap(), "new peers are refused");
+    let error = Communicator::builder(&address).token(token).build().unwrap().connect().unwrap_err();
+    assert!(error.to_string().contains("the run is being drained"), "{error}");
+    assert_eq!(operator.drain(false).unwrap(), "new peers may join");
+    assert_eq!(operator.evict("bob", "its disk is full").unwrap(), "bob is evicted");
+    let error = eventually(|| bob.update_topology(), Result::is_err).unwrap_err();
+    assert!(error.to_string().contains("was evicted: its disk is full"), "{error}");
+}
+
+#[test]
+fn a_master_without_operators_takes_no_commands() {
+    let (_master, address) = certificates::started(Master::builder());
+    let error = ObserverOptions::default().commands(true).connect(&address).unwrap_err();
+    assert!(
+        error.to_string().contains("this master takes no commands: start it with --admin-token-file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn with_certificates_roles_decide() {
+    let (files, ca) = certificates::run("observers");
+    let tls = |name: &str, role| files.identity(&ca, "ca", name, role);
+    let (_master, address) = certificates::started(Master::builder().tls(tls("head", Role::Master)));
+    for role in Role::ALL {
+        let options = ObserverOptions::default().tls(tls(role.as_str(), role));
+        options.connect(&address).unwrap().status().unwrap();
+        let commanding = options.commands(true).connect(&address);
+        match role {
+            Role::Admin => assert!(commanding.unwrap().drain(true).is_ok()),
+            _ => assert!(commanding.unwrap_err().to_string().contains("a role that does not allow this")),
+        }
+    }
+}
+
+#[test]
+fn a_master_that_is_not_there_is_named() {
+    let error = ObserverOptions::default().connect("127.0.0.1:1").unwrap_err().to_string();
+    assert!(error.contains("127.0.0.1:1") && error.contains("refused"), "{error}");
+}
