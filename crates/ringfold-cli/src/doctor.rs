@@ -5,7 +5,7 @@ mod report;
 
 use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS, USAGE};
 use crate::invocation::Invocation;
-use crate::progress_line::ProgressLine;
+use crate::progress::Progress;
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
@@ -111,16 +111,15 @@ impl DoctorArguments {
             let _ = notes.send(Note::Done(hosts));
         };
         thread::Builder::new().name("doctor".into()).spawn(examine)?;
-        let mut progress = ProgressLine::new(0);
+        let mut progress = Progress::spinner();
         let hosts = loop {
             match received.recv().context("the examination ended unexpectedly")? {
-                Note::Progress(text) if progress.is_terminal() => progress.message(&text),
-                Note::Progress(_) => {}
+                Note::Progress(text) => progress.message(&text),
                 Note::Interrupted => return Ok(INTERRUPTED),
                 Note::Done(hosts) => break hosts,
             }
         };
-        progress.clear();
+        drop(progress);
         self.print(&hosts)
     }
 

@@ -12,7 +12,7 @@ pub mod keys;
 pub mod lab;
 pub mod master;
 pub mod observe;
-mod progress_line;
+mod progress;
 pub mod relay;
 mod service_manager;
 mod serving;

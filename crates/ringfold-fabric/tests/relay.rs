@@ -194,7 +194,7 @@ fn strangers_and_members_that_are_not_named_get_nothing() {
     assert!(relay.dial(1, "wrong").is_err());
     let identity = Identity::new(PeerId(1), RunId(0));
     for purpose in [Purpose::Data, Purpose::State, Purpose::Control] {
-        let target = DialTarget { purpose, epoch: epoch(1), peer: None, role: Some(Role::Peer) };
+        let target = DialTarget { purpose, epoch: epoch(1), peer: None, role: Role::Peer };
         let credentials = Credentials { identity, target, secret: Secret::token(TOKEN) };
         let rejected = dial_blocking(&[relay.address], LONG, &credentials, &Poller::new().unwrap());
         assert!(rejected.unwrap_err().to_string().contains("unsupported purpose"));
