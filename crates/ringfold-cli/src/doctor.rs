@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use report::{HostFindings, Style};
 use ringfold::MASTER_PORT;
-use ringfold::doctor::{self, DOCTOR_PORT, DoctorOptions, Judgement};
+use ringfold::doctor::{self, DOCTOR_PORT, DoctorOptions, Finding, Judgement};
 use ringfold::settings::{table, with_port};
 use std::io::IsTerminal;
 use std::net::IpAddr;
@@ -156,6 +156,7 @@ impl DoctorArguments {
             colours: terminal && std::env::var_os("NO_COLOR").is_none(),
             width: terminal.then_some(columns.unwrap_or(WIDTH)),
             only_trouble: self.preflight,
+            names_hosts: self.all || self.preflight,
         };
         serving::print_line(report::table(hosts, style).trim_end())?;
         if self.preflight {
@@ -163,8 +164,12 @@ impl DoctorArguments {
                 hosts.iter().filter(|of| doctor::worst(&of.findings) == Judgement::Fail).collect();
             let names: Vec<_> = failed.iter().map(|of| of.host.as_str()).collect();
             serving::print_line(&match names.is_empty() {
-                true => format!("preflight passed: {} peers are ready", hosts.len()),
-                false => format!("preflight failed: not ready: {}", names.join(", ")),
+                true => format!(
+                    "preflight passed: {} peer{} ready",
+                    hosts.len(),
+                    if hosts.len() == 1 { " is" } else { "s are" }
+                ),
+                false => format!("preflight failed, do not start the run: {} not ready", names.join(", ")),
             })?;
         }
         Ok(code)
@@ -182,6 +187,14 @@ fn examine(
     };
     if through_run {
         return match doctor::examine_all(options, &progress) {
+            Ok(peers) if peers.is_empty() => {
+                let finding = Finding::fail(
+                    "master.peers",
+                    "no peer has joined the run, or waits to be admitted: nobody was examined",
+                    "start the peers, and run this again",
+                );
+                vec![HostFindings { host: options.masters.join(","), findings: vec![finding] }]
+            }
             Ok(peers) => peers.into_iter().map(|(host, findings)| HostFindings { host, findings }).collect(),
             Err(findings) => vec![HostFindings { host: host_name(), findings }],
         };

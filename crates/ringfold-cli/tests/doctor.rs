@@ -1,6 +1,6 @@
 //! Tests of `ringfold doctor`: faults are injected on emulated hosts, and must be named.
 
-use crate::process::{DEADLINE, Process, RINGFOLD, command, output};
+use crate::process::{DEADLINE, Process, RINGFOLD, command, eventually, output};
 use ringfold::{Communicator, Master};
 use ringfold_fabric::tls::PeerIdentity;
 use ringfold_fabric::tls::issue::{Issued, issue, issue_from, new_ca};
@@ -339,6 +339,16 @@ fn all_peers_of_a_run_examine_themselves_through_the_master() {
         assert_eq!(hosts(&report), ["first", "second"], "{:#}", report.json);
         report.expect("host.descriptors", "ok", "may open");
         report.expect("peer.neighbours", "ok", "no neighbours");
+        for check in [
+            "master.port",
+            "master.version",
+            "master.round-trip",
+            "master.clock",
+            "master.mtu",
+            "network.nat",
+        ] {
+            assert_eq!(report.find(check).map(|found| found.0), Some("ok"), "{check}: {:#}", report.json);
+        }
         first.update_topology().expect("admitted");
         joins.join().expect("joined").expect("connected");
         let report = Report::of(&output(RINGFOLD, &["doctor", &address, "--all", "--json"]));
@@ -346,8 +356,27 @@ fn all_peers_of_a_run_examine_themselves_through_the_master() {
         let passed = output(RINGFOLD, &["doctor", &address, "--preflight"]);
         let text = String::from_utf8_lossy(&passed.stdout).into_owned();
         assert!(passed.status.success() && text.contains("preflight passed: 2 peers are ready"), "{text}");
+        // One of the peers could not have links to many others.
+        let peer = format!(
+            "ulimit -n 200; exec {RINGFOLD} demo-peer --master {address} --name low --elements 4 --steps 100000 --compute-ms 1 --late"
+        );
+        let _low = Process::spawn(command("sh", &["-c", &peer]).stdin(Stdio::piped()));
+        let (code, text) = eventually("the third peer", || {
+            let refused = output(RINGFOLD, &["doctor", &address, "--preflight"]);
+            let text = String::from_utf8_lossy(&refused.stdout).into_owned();
+            text.contains("low").then_some((refused.status.code(), text))
+        });
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("low\n  fail  host.descriptors    this process may open 200 files"), "{text}");
+        assert!(text.contains("→ raise the limit: `ulimit -n 65536`"), "{text}");
+        assert!(text.ends_with("preflight failed, do not start the run: low not ready\n"), "{text}");
     });
     drop((first, second));
+    let nobody = Master::builder().listen("127.0.0.1:0").build();
+    nobody.run().expect("a master");
+    let empty = output(RINGFOLD, &["doctor", &nobody.addresses()[0].to_string(), "--preflight"]);
+    let text = String::from_utf8_lossy(&empty.stdout).into_owned();
+    assert!(empty.status.code() == Some(1) && text.contains("no peer has joined the run"), "{text}");
     master.interrupt();
     let gone = output(RINGFOLD, &["doctor", &address, "--preflight"]);
     let text = String::from_utf8_lossy(&gone.stdout).into_owned();

@@ -389,6 +389,6 @@ pub enum ToPeer {
     Candidate { term: Term },
     /// Another master leads, or should lead: connect to it.
     Redirect { addresses: Vec<SocketAddr> },
-    /// Examine this host and the paths to the neighbours; with [`Features::EXAMINE`](crate::hello::Features::EXAMINE).
+    /// Examine this host and the ways to the master and the neighbours; with [`Features::EXAMINE`](crate::hello::Features::EXAMINE).
     Examine { examination: u64 },
 }

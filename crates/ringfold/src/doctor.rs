@@ -17,11 +17,13 @@ mod nat;
 mod route;
 mod service;
 mod station;
+mod torch;
 mod visit;
 
-pub(crate) use examination::examine_member;
+pub(crate) use examination::{ExaminedMaster, examine_member};
 pub use ringfold_proto::doctor::{Finding, Judgement, worst};
 pub(crate) use service::{DoctorService, StartExamination};
+pub use torch::describe as describe_torch;
 
 use crate::settings::{self, Given, Settings, User, master_addresses, table};
 use crate::{Error, protection};
@@ -121,7 +123,7 @@ pub fn examine_all(options: &DoctorOptions, progress: Progress<'_>) -> Result<Pe
         .map_err(|error| vec![no_randomness(&error)])?;
     let (mut failures, mut answer) = (Vec::new(), None);
     for label in &options.masters {
-        match ask_master(&service, &options.settings, label, progress) {
+        match ask_master(&service, label, progress) {
             // A master that stands by has no peers.
             Ok(peers) if !peers.is_empty() => return Ok(peers),
             Ok(none) => answer = Some(none),
@@ -131,16 +133,11 @@ pub fn examine_all(options: &DoctorOptions, progress: Progress<'_>) -> Result<Pe
     answer.ok_or(failures)
 }
 
-fn ask_master(
-    service: &DoctorService,
-    settings: &Settings,
-    label: &str,
-    progress: Progress<'_>,
-) -> Result<PeerFindings, Finding> {
+fn ask_master(service: &DoctorService, label: &str, progress: Progress<'_>) -> Result<PeerFindings, Finding> {
     let addresses = names::resolve(label)?;
     let visit = Visit {
         service,
-        settings,
+        settings: None,
         party: Party::Master,
         label,
         addresses: &addresses,
@@ -269,20 +266,12 @@ fn examine_network(options: &DoctorOptions, progress: Progress<'_>) -> Vec<Findi
         station
     });
     let visit = |party, (label, addresses): &(String, Vec<SocketAddr>)| {
-        let wait = if party == Party::Peer { options.wait } else { Duration::ZERO };
+        let (wait, settings) = match party {
+            Party::Peer => (options.wait, Some(&options.settings)),
+            Party::Master => (Duration::ZERO, None),
+        };
         let (port, quick) = (station.as_ref().map(Station::port), options.quick);
-        Visit {
-            service: &service,
-            settings: &options.settings,
-            party,
-            label,
-            addresses,
-            port,
-            wait,
-            quick,
-            progress,
-        }
-        .run()
+        Visit { service: &service, settings, party, label, addresses, port, wait, quick, progress }.run()
     };
     let mut reports: Vec<VisitReport> = masters.iter().map(|master| visit(Party::Master, master)).collect();
     relax(&mut reports);

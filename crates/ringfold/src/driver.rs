@@ -577,15 +577,16 @@ impl Driver {
         self.ended.push((call, Ended { result, info, buffers, transfer }));
     }
 
-    /// Examines this host and the paths to the neighbours, on a thread of its own. The master has a deadline for it.
+    /// Examines this host and the ways to the master and the neighbours, on a thread of its own. The master has a deadline for it.
     fn examine(&mut self, conn: ConnId, examination: u64) {
         let (examining, notes, directory) =
             (self.examining.clone(), self.reports.sender(), self.directory.clone());
         if Arc::strong_count(&examining) > limits::EXAMINATIONS_MAX + 1 {
             return;
         }
+        let master = self.uplink.examined_master();
         let examine = move || {
-            let findings = doctor::examine_member(&directory);
+            let findings = doctor::examine_member(&directory, master.as_ref());
             notes.send(WorkerReport::Examined { conn, examination, findings });
             drop(examining);
         };

@@ -1,7 +1,7 @@
 //! Checks of the Python interpreter, of torch and of the wheel.
 
 use crate::invocation::Invocation;
-use ringfold::doctor::Finding;
+use ringfold::doctor::{Finding, describe_torch};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io::Read;
@@ -118,10 +118,9 @@ fn judge(answer: &Answer) -> Vec<Finding> {
         ),
         false => Finding::ok("python.interpreter", text),
     };
-    let torch = match (&answer.torch, &answer.cuda) {
-        (None, _) => "torch is not installed, and only needed for its APIs".to_owned(),
-        (Some(version), None) => format!("torch {version}, without CUDA"),
-        (Some(version), Some(cuda)) => format!("torch {version}, for CUDA {cuda}"),
+    let torch = match &answer.torch {
+        None => "torch is not installed, and only needed for its APIs".to_owned(),
+        version => describe_torch(version.as_deref(), answer.cuda.as_deref()),
     };
     let own = env!("CARGO_PKG_VERSION");
     let wheel = match &answer.wheel {

@@ -33,6 +33,8 @@ pub(super) struct Style {
     pub width: Option<usize>,
     /// Leaves out what is ok.
     pub only_trouble: bool,
+    /// Says whose findings they are.
+    pub names_hosts: bool,
 }
 
 #[derive(Serialize)]
@@ -79,7 +81,7 @@ pub(super) fn table(hosts: &[HostFindings], style: Style) -> String {
         if shown.is_empty() && style.only_trouble {
             continue;
         }
-        if hosts.len() > 1 || style.only_trouble {
+        if style.names_hosts {
             let _ = writeln!(out, "{}", paint(style, "1", &of.host));
         }
         for (family, title) in FAMILIES {
@@ -102,7 +104,9 @@ fn line(out: &mut String, finding: &Finding, style: Style) {
         Judgement::Warn => "33",
         Judgement::Fail => "1;31",
     };
-    let name = finding.check.split_once('.').map_or(&*finding.check, |(_, name)| name);
+    // Without titles the family is in the name.
+    let name = finding.check.split_once('.').filter(|_| !style.only_trouble);
+    let name = name.map_or(&*finding.check, |(_, name)| name);
     let word = paint(style, colour, &format!("{:4}", finding.judgement.as_str()));
     let head = format!("  {word}  {name:19} ");
     let _ = writeln!(out, "{head}{}", wrap(&finding.text, style.width));
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_table_is_grouped_and_has_remedies_and_a_summary() {
-        let style = Style { colours: false, width: Some(60), only_trouble: false };
+        let style = Style { colours: false, width: Some(60), only_trouble: false, names_hosts: false };
         let text = table(&hosts(), style);
         let want = "\
 this host
@@ -185,8 +189,9 @@ the master
 ";
         assert_eq!(text, want);
         assert!(table(&hosts(), Style { colours: true, ..style }).contains("\x1b[1;31mfail\x1b[0m"));
-        let trouble = table(&hosts(), Style { only_trouble: true, ..style });
+        let trouble = table(&hosts(), Style { only_trouble: true, names_hosts: true, ..style });
         assert!(!trouble.contains("synchronised") && trouble.starts_with("a\n"), "{trouble}");
+        assert!(trouble.contains("  fail  master.port         nobody"), "{trouble}");
     }
 
     #[test]

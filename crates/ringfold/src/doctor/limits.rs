@@ -65,7 +65,7 @@ pub(super) const PEERS_MAX: usize = 64;
 pub(super) const CUDA_MAX: Duration = Duration::from_secs(30);
 
 /// How long the peers of a run may take to examine themselves.
-pub(crate) const EXAMINATION_MAX: Duration = Duration::from_secs(10);
+pub(crate) const EXAMINATION_MAX: Duration = Duration::from_secs(20);
 
 /// Examinations of a run at the same time.
 pub(crate) const EXAMINATIONS_MAX: usize = 4;

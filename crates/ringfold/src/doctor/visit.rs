@@ -28,8 +28,8 @@ pub(super) type Questions = MessageConnection<DoctorRequest, DoctorAnswer>;
 /// What a visit needs.
 pub(super) struct Visit<'v> {
     pub service: &'v DoctorService,
-    /// What a peer of this host would use.
-    pub settings: &'v Settings,
+    /// What a peer of this host would use for links; none for a master, with which it has none.
+    pub settings: Option<&'v Settings>,
     pub party: Party,
     /// The address as the user wrote it.
     pub label: &'v str,
@@ -52,6 +52,8 @@ pub(super) struct VisitReport {
     pub observation: Option<Observation>,
     /// Whether the address is one of this process.
     pub is_self: bool,
+    /// Whether the other end answers too many doctors.
+    pub is_full: bool,
 }
 
 /// A connection that was made.
@@ -146,6 +148,8 @@ impl Visit<'_> {
             Err(StageFailure::Rejected(rejection)) => {
                 let is_self = HandshakeError::Rejected(ConnectionRejection::Itself);
                 report.is_self = rejection.error == Some(is_self);
+                let is_full = HandshakeError::Rejected(ConnectionRejection::Full);
+                report.is_full = rejection.error == Some(is_full);
                 if !report.is_self {
                     let reached = format!("{} accepts connections", self.label);
                     let finding = explain::rejection(self.party, self.label, &rejection);
@@ -274,9 +278,9 @@ impl Visit<'_> {
             }
         }
         report.observation = Some(observation);
-        if party == Party::Peer {
+        if let Some(settings) = self.settings {
             let udp = self.datagram(&mut reached.questions, reached.address)?;
-            report.findings.push(link::streams(label, reached.address, round_trip, udp, self.settings));
+            report.findings.push(link::streams(label, reached.address, round_trip, udp, settings));
         }
         Ok(())
     }
