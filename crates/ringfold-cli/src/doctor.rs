@@ -10,6 +10,7 @@ use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
+use ratatui::termion;
 use report::{HostFindings, Style};
 use ringfold::MASTER_PORT;
 use ringfold::doctor::{self, DOCTOR_PORT, DoctorOptions, Finding, Judgement};
@@ -151,10 +152,10 @@ impl DoctorArguments {
             return Ok(code);
         }
         let terminal = std::io::stdout().is_terminal();
-        let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+        let columns = termion::terminal_size().map_or(WIDTH, |(columns, _)| usize::from(columns));
         let style = Style {
             colours: terminal && std::env::var_os("NO_COLOR").is_none(),
-            width: terminal.then_some(columns.unwrap_or(WIDTH)),
+            width: terminal.then_some(columns),
             only_trouble: self.preflight,
             names_hosts: self.all || self.preflight,
         };

@@ -158,22 +158,29 @@ fn healthy_hosts_pass_and_a_firewall_between_two_is_named() {
 
 #[test]
 fn a_closed_port_is_named() {
-    let Some(network) = network("a_closed_port_is_named", 2) else { return };
-    let refused = doctor(network.host(1), &[MASTER, "--quick"], TOKEN);
-    refused.expect("master.port", "fail", "10.77.0.1:48148 refuses connections: nobody listens");
+    let Some(network) = network("a_closed_port_is_named", 3) else { return };
+    let _master = master(&network);
+    network.set_firewall(network.host(0), Some(Firewall { forgets_after: Duration::from_secs(60) }));
+    let [dropped, refused, missing] = std::thread::scope(|scope| {
+        let arguments: [&[&str]; 3] = [
+            &[MASTER, "--quick"],
+            &["10.77.0.3:48148", "--quick"],
+            &["--peers", "10.77.0.3", "--quick", "--wait", "1"],
+        ];
+        let host = network.host(1);
+        let run = |arguments| scope.spawn(move || doctor(host, arguments, TOKEN));
+        arguments.map(run).map(|thread| thread.join().expect("a report"))
+    });
+    dropped.expect("master.port", "fail", "no answer from 10.77.0.1:48148: a firewall drops the packets");
+    dropped.expect_only_failure("master.port");
+    refused.expect("master.port", "fail", "10.77.0.3:48148 refuses connections: nobody listens");
     refused.expect_only_failure("master.port");
-    let missing = doctor(network.host(1), &["--peers", "10.77.0.1", "--quick", "--wait", "1"], TOKEN);
-    missing.expect("peer.port", "fail", "10.77.0.1:48150 refuses connections");
+    missing.expect("peer.port", "fail", "10.77.0.3:48150 refuses connections");
     assert!(
         missing.json.to_string().contains("start `ringfold doctor` there at the same time"),
         "{:#}",
         missing.json
     );
-    let _master = master(&network);
-    network.set_firewall(network.host(0), Some(Firewall { forgets_after: Duration::from_secs(60) }));
-    let dropped = doctor(network.host(1), &[MASTER, "--quick"], TOKEN);
-    dropped.expect("master.port", "fail", "no answer from 10.77.0.1:48148: a firewall drops the packets");
-    dropped.expect_only_failure("master.port");
 }
 
 #[test]
@@ -285,16 +292,6 @@ fn expired_certificates_are_named() {
     let with = |master: &str, options: &[String; 3]| {
         doctor(network.host(1), &[&[master, "--quick"], &words(options)[..]].concat(), TOKEN)
     };
-    let good = with(MASTER, &alice);
-    good.expect(
-        "host.certificate",
-        "ok",
-        "this host is alice.observer.ringfold, with a certificate that is valid for 36",
-    );
-    good.expect("master.tls", "warn", "is head.master.ringfold, whose certificate ends in 9 days");
-    let expired = with(MASTER, &bob);
-    expired.expect("host.certificate", "fail", "bob.pem: it has expired");
-    expired.expect_only_failure("host.certificate");
     // A master does not start with a certificate that has expired, so this one expires soon after. Busy machines need longer.
     const OTHER: &str = "10.77.0.1:7001";
     let (_other, end) = [2, 8, 32]
@@ -305,6 +302,16 @@ fn expired_certificates_are_named() {
             Some((start_master(&network, OTHER, &words(&files.add("other", &soon)))?, end))
         })
         .expect("it listens");
+    let good = with(MASTER, &alice);
+    good.expect(
+        "host.certificate",
+        "ok",
+        "this host is alice.observer.ringfold, with a certificate that is valid for 36",
+    );
+    good.expect("master.tls", "warn", "is head.master.ringfold, whose certificate ends in 9 days");
+    let expired = with(MASTER, &bob);
+    expired.expect("host.certificate", "fail", "bob.pem: it has expired");
+    expired.expect_only_failure("host.certificate");
     std::thread::sleep((end + Duration::from_secs(1)).duration_since(SystemTime::now()).unwrap_or_default());
     let expired = with(OTHER, &alice);
     expired.expect("master.tls", "fail", "the certificate of 10.77.0.1:7001 has expired");
