@@ -19,7 +19,6 @@ mod pattern;
 mod plan;
 mod plot;
 mod point;
-mod progress;
 mod quantize;
 mod rank;
 mod rank_protocol;

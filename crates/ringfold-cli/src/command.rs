@@ -4,6 +4,7 @@
 use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
 use crate::config::ConfigArguments;
 use crate::demo::{Demo, PeerArguments};
+use crate::doctor::DoctorArguments;
 use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
 use crate::keys::KeysArguments;
@@ -49,6 +50,8 @@ enum RingfoldCommand {
     Config(ConfigArguments),
     /// Make the secrets of a run
     Keys(KeysArguments),
+    /// Say what is wrong with this host, with the way to the master, and between hosts
+    Doctor(Box<DoctorArguments>),
     /// Show a run on this machine that loses a peer and adds a new one
     Demo(Demo),
     /// Measure collectives on this machine, optionally against Gloo and Open MPI
@@ -112,6 +115,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::Config(config) => config.run(),
             RingfoldCommand::Keys(keys) => keys.run(),
             RingfoldCommand::Replay(replay) => replay.run(),
+            RingfoldCommand::Doctor(doctor) => doctor.run(invocation),
             RingfoldCommand::Demo(demo) => demo.run(invocation),
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),

@@ -4,5 +4,7 @@
 pub const SUCCESS: i32 = 0;
 /// Something failed; the reason is on standard error.
 pub const FAILURE: i32 = 1;
+/// The arguments are invalid.
+pub const USAGE: i32 = 2;
 /// SIGINT or SIGTERM ended the command.
 pub const INTERRUPTED: i32 = 130;

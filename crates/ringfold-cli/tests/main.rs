@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod demo;
+mod doctor;
 mod lab;
 mod master;
 mod process;

@@ -65,6 +65,9 @@ pub(crate) const ATTRIBUTE_IS_IPC_CAPABLE: c_uint = 10;
 pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
 
 pub(crate) const DEVICE_MULTIPROCESSORS: c_int = 16;
+pub(crate) const DEVICE_COMPUTE_MODE: c_int = 20;
+pub(crate) const COMPUTE_MODE_PROHIBITED: c_int = 2;
+pub(crate) const COMPUTE_MODE_EXCLUSIVE: c_int = 3;
 pub(crate) const DEVICE_CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const DEVICE_CAPABILITY_MINOR: c_int = 76;
 pub(crate) const DEVICE_WRITES_WORDS: c_int = 122;
@@ -181,6 +184,9 @@ functions! {
         ),
     }
     optional: {
+        driver_version = c"cuDriverGetVersion"(*mut c_int),
+        device_name = c"cuDeviceGetName"(*mut c_char, c_int, Ordinal),
+        can_access_peer = c"cuDeviceCanAccessPeer"(*mut c_int, Ordinal, Ordinal),
         uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
         write_word = c"cuStreamWriteValue64_v2"(DriverHandle, Address, u64, c_uint),
         stream_id = c"cuStreamGetId"(DriverHandle, *mut u64),

@@ -59,6 +59,7 @@ mod scratch;
 mod scratch_upload;
 mod stream;
 mod stream_lease;
+mod survey;
 mod upload;
 mod word_ring;
 
@@ -84,4 +85,5 @@ pub use pinned::Pinned;
 pub use release_queue::release_soon;
 pub use scratch_upload::ScratchUpload;
 pub use stream::Stream;
+pub use survey::{Survey, SurveyedDevice};
 pub use upload::{UploadPiece, upload};

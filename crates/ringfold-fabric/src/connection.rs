@@ -10,7 +10,7 @@ use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
 use crate::quic::QuicState;
-use crate::tls::{PeerIdentity, peer_of};
+use crate::tls::{PeerIdentity, peer_of, valid_until};
 use crate::traffic::Direction;
 use crate::transport::Transport;
 use core::time::Duration;
@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// Sent instead of the bytes of a cancelled put.
 pub(crate) static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
@@ -157,6 +157,12 @@ impl Connection {
     /// Who the other end of a TLS connection is, as its certificate says, checked as of now; none if this end uses no certificates.
     pub fn peer_identity(&self) -> Option<Result<PeerIdentity, CertificateProblem>> {
         self.poller.security().ok()?.check(&self.transport.peer_certificates()?)
+    }
+
+    /// Until when the identity of the other end is valid; none if this end uses no certificates.
+    pub fn peer_valid_until(&self) -> Option<SystemTime> {
+        self.poller.security().ok().filter(|security| security.has_certificates())?;
+        valid_until(self.transport.peer_certificates()?.get(1)?)
     }
 
     /// The certificates of the run that the other end shows, and the id that belongs to its key; none if this end uses none.

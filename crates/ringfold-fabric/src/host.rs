@@ -3,7 +3,8 @@
 use crate::random;
 use ringfold_settings::{Settings, table};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 /// A number that is equal for processes of one system, network namespace and user, with the same name, which may try to share
@@ -49,17 +50,46 @@ pub fn may_share() -> bool {
 /// The source addresses of packets to other hosts. Nothing is sent to find them.
 pub fn outward_addresses() -> Vec<IpAddr> {
     // Both are reserved for documentation.
-    let elsewhere = [
-        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
-        (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
-    ];
-    let from = |(any, there): (IpAddr, IpAddr)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((there, 9)).ok()?;
-        socket.local_addr().ok().map(|address| address.ip())
-    };
+    let elsewhere =
+        [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
     let is_outward = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
-    elsewhere.into_iter().filter_map(from).filter(is_outward).collect()
+    elsewhere.into_iter().filter_map(source_address).filter(is_outward).collect()
+}
+
+/// The source address of packets to an address; none without a route. Nothing is sent to find it.
+pub fn source_address(to: IpAddr) -> Option<IpAddr> {
+    let socket = connected_udp(SocketAddr::new(to, 9))?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+fn connected_udp(to: SocketAddr) -> Option<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket)
+}
+
+/// The largest packet on the way to an address, as far as this host knows.
+pub fn path_mtu(to: SocketAddr) -> Option<u16> {
+    let socket = connected_udp(to)?;
+    let (level, option) =
+        if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let mut mtu: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is one number, and the place has room for it.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut length)
+    };
+    (result == 0).then_some(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
+/// Whether the clock of this host is synchronised with others, as the kernel knows it; none if it does not say.
+pub fn is_clock_synchronized() -> Option<bool> {
+    // SAFETY: all-zero is a valid value of this structure of numbers, and asks without changing anything.
+    let mut state: libc::timex = unsafe { core::mem::zeroed() };
+    // SAFETY: the structure is valid for reads and writes during the call.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result >= 0).then_some(result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0)
 }
 
 fn identity(name: &str) -> io::Result<u64> {

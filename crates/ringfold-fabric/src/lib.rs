@@ -41,6 +41,7 @@ pub mod shared_memory;
 mod shared_ring;
 pub mod signal_counters;
 pub mod slots;
+pub mod staged_dial;
 pub mod tls;
 mod token_bucket;
 pub mod traffic;

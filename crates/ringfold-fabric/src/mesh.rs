@@ -546,7 +546,7 @@ impl SecretLookup for Secrets<'_> {
                 known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
             Purpose::Relay => self.relay.map(JoinToken::secret).ok_or(ConnectionRejection::WrongPurpose),
-            Purpose::Control | Purpose::Masters | Purpose::Observe | Purpose::Admin => {
+            Purpose::Control | Purpose::Masters | Purpose::Doctor | Purpose::Observe | Purpose::Admin => {
                 Err(ConnectionRejection::WrongPurpose)
             }
         }

@@ -32,20 +32,44 @@ pub struct Measured {
 /// Measures, on a connection that is proven and on which nothing was said yet. The other end answers.
 pub fn measure(connection: impl Into<BlockingConnection>) -> io::Result<Measured> {
     let mut probe = ProbeConnection::new(connection)?;
-    let mut report = Vec::with_capacity(REPORT_BYTES);
-    let sent = probe.flood(|bytes| {
-        // What lies behind the report is the way back already, and its first bytes count for nothing.
-        report.extend_from_slice(&bytes[..bytes.len().min(REPORT_BYTES - report.len())]);
-        report.len() == REPORT_BYTES
-    })?;
-    let told = report.first_chunk().map_or(0, |report| u64::from_le_bytes(*report));
-    // Nobody can have received more than was sent, nor within less time than is measured.
-    let forward = told.min(sent.saturating_mul(1000 / TAIL_MIN_MS));
+    let forward = probe.send_and_hear()?;
     let backward = probe.receive()?;
-    if forward == 0 {
-        return Err(io::Error::new(ErrorKind::InvalidData, "the other end reports that nothing arrived"));
-    }
+    check_forward(forward)?;
     Ok(Measured { forward, backward })
+}
+
+/// Measures only the way to the other end, which calls [`receive_rate`].
+pub fn send_rate(connection: impl Into<BlockingConnection>) -> io::Result<u64> {
+    let forward = ProbeConnection::new(connection)?.send_and_hear()?;
+    check_forward(forward)?;
+    Ok(forward)
+}
+
+/// Measures only the way from the other end, which calls [`send_rate`], and reports it.
+pub fn receive_rate(connection: impl Into<BlockingConnection>) -> io::Result<u64> {
+    let mut probe = ProbeConnection::new(connection)?;
+    // The window of TCP takes some round trips to grow, too.
+    let round_trip = probe.connection.round_trip().unwrap_or_default();
+    let is_long = round_trip >= limits::QUIC_ROUND_TRIP_MIN;
+    let rate = probe.receive_over(if is_long { round_trip } else { Duration::ZERO })?;
+    probe.connection.send(&rate.to_le_bytes());
+    // What still arrives is discarded until the other end has the report, and closes.
+    let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
+    while Instant::now() < end {
+        let sent = probe.connection.flush(&mut Vec::new());
+        if sent.and_then(|()| probe.read()).is_err() {
+            break;
+        }
+        probe.poller.wait(&mut probe.ready, end.saturating_duration_since(Instant::now()))?;
+    }
+    Ok(rate)
+}
+
+fn check_forward(rate: u64) -> io::Result<()> {
+    match rate {
+        0 => Err(io::Error::new(ErrorKind::InvalidData, "the other end reports that nothing arrived")),
+        _ => Ok(()),
+    }
 }
 
 /// Answers someone who measures.
@@ -92,6 +116,19 @@ impl ProbeConnection {
         Ok(Self { connection, poller, ready: Readiness::default(), input: vec![0; BLOCK_BYTES] })
     }
 
+    /// Sends until the other end reports at which rate that arrives.
+    fn send_and_hear(&mut self) -> io::Result<u64> {
+        let mut report = Vec::with_capacity(REPORT_BYTES);
+        let sent = self.flood(|bytes| {
+            // What lies behind the report is the way back already, and its first bytes count for nothing.
+            report.extend_from_slice(&bytes[..bytes.len().min(REPORT_BYTES - report.len())]);
+            report.len() == REPORT_BYTES
+        })?;
+        let told = report.first_chunk().map_or(0, |report| u64::from_le_bytes(*report));
+        // Nobody can have received more than was sent, nor within less time than is measured.
+        Ok(told.min(sent.saturating_mul(1000 / TAIL_MIN_MS)))
+    }
+
     /// Sends until `heard` is content with what the other end said, and says how many bytes went out.
     fn flood(&mut self, mut heard: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
         let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
@@ -124,10 +161,16 @@ impl ProbeConnection {
 
     /// Receives until the rate is known.
     fn receive(&mut self) -> io::Result<u64> {
+        let round_trip = self.connection.quic().map(|quic| quic.round_trip());
+        self.receive_over(round_trip.unwrap_or_default())
+    }
+
+    /// The same, on a path with this round trip.
+    fn receive_over(&mut self, round_trip: Duration) -> io::Result<u64> {
         let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
         let mut begun = None;
         let quic = self.connection.quic().cloned();
-        let mut gauge = Gauge::for_path(quic.as_ref().map(|quic| quic.round_trip()).unwrap_or_default());
+        let mut gauge = Gauge::for_path(round_trip);
         let mut packets_before = 0;
         loop {
             let now = Instant::now();
@@ -193,7 +236,7 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// For a path by QUIC with this round-trip time, or by TCP if it is zero. A QUIC connection begins with a small window
+    /// For a long path with this round-trip time, or any path by TCP if it is zero. A QUIC connection begins with a small window
     /// and doubles it in each round trip; before that has ended, its rate says nothing of the path.
     fn for_path(round_trip: Duration) -> Self {
         let shortest = (limits::PROBE_ROUND_TRIPS_MIN * round_trip).max(limits::PROBE_MEASURE_MIN);

@@ -13,8 +13,8 @@ mod records;
 mod security;
 mod session;
 
-pub(crate) use certificates::TrustedRun;
-pub use certificates::{PeerIdentity, TlsFiles};
+pub use certificates::{CertificateDates, PeerIdentity, TlsFiles};
+pub(crate) use certificates::{TrustedRun, valid_until};
 pub use claims::ClaimSigner;
 pub use ringfold_proto::handshake::Role;
 pub(crate) use security::TlsConfigs;

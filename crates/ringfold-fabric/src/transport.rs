@@ -197,6 +197,14 @@ impl Transport {
         self.quic.as_ref().map_or_else(|| self.stream.peer_addr(), |quic| Ok(quic.remote))
     }
 
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    pub(crate) fn segment_bytes(&self) -> io::Result<u32> {
+        self.info().map(|info| info.tcpi_snd_mss)
+    }
+
     /// What the protocol says of a QUIC connection; none for TCP.
     pub(crate) fn quic(&self) -> Option<&Arc<QuicState>> {
         self.quic.as_ref()

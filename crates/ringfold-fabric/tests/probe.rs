@@ -1,6 +1,6 @@
 //! Probes over loopback, through a relay that lets only so much through, and with ends that do not play along.
 
-use ringfold_fabric::probe::{Measured, answer, measure};
+use ringfold_fabric::probe::{Measured, answer, measure, receive_rate, send_rate};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
@@ -32,6 +32,17 @@ fn loopback_is_measured_quickly() {
     println!("loopback: {measured:?} in {took:?}");
     assert!(measured.forward > 10_000_000 && measured.backward > 10_000_000, "{measured:?}");
     assert!(took < SOON, "{took:?}");
+}
+
+#[test]
+fn both_ends_know_the_rate_of_one_direction() {
+    let (stream, other) = pair();
+    let receiving = std::thread::spawn(move || receive_rate(other));
+    let begun = Instant::now();
+    let sent = send_rate(stream).unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let received = receiving.join().unwrap().unwrap();
+    assert!(sent > 10_000_000 && sent <= received, "{sent} of {received}");
 }
 
 #[test]

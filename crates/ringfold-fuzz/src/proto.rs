@@ -5,6 +5,7 @@ use core::fmt::Debug;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::doctor::{DoctorAnswer, DoctorRequest};
 use ringfold_proto::frame::{
     ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
 };
@@ -26,6 +27,8 @@ pub const DECODERS: &[Decoder] = &[
     ("control_between_masters", check_control::<MasterMessage>),
     ("observer_request", check_control::<ObserverRequest>),
     ("observer_answer", check_control::<ObserverAnswer>),
+    ("doctor_request", check_control::<DoctorRequest>),
+    ("doctor_answer", check_control::<DoctorAnswer>),
     ("link", check_link),
     ("data_header", check_data_header),
 ];

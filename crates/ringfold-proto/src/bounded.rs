@@ -7,6 +7,7 @@ use crate::charter::Charter;
 use crate::claim::{CertificateChain, Signature};
 use crate::coordinator::MasterMessage;
 use crate::descriptor::{Descriptor, Weight};
+use crate::doctor::Finding;
 use crate::epoch::{EpochDescription, Member};
 use crate::limits;
 use crate::link_message::{DeviceStage, LinkMessage};
@@ -62,6 +63,7 @@ impl Bounded for Numbered<ToMaster> {
             }
             ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
             ToMaster::Measured(measured) => check_peers(&measured.links),
+            ToMaster::Examined { findings, .. } => Finding::check_all(findings),
             ToMaster::Heartbeat { heard, ended } => {
                 check_peers(heard)?;
                 check_peers(ended)
@@ -118,6 +120,7 @@ impl Bounded for Numbered<ToPeer> {
             | ToPeer::Restoring { .. }
             | ToPeer::Restored { .. }
             | ToPeer::Demoted
+            | ToPeer::Examine { .. }
             | ToPeer::Heartbeat => Ok(()),
         }
     }
@@ -163,11 +166,11 @@ impl Bounded for LinkMessage {
     }
 }
 
-fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), LimitExceeded> {
+pub(crate) fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), LimitExceeded> {
     if found <= max { Ok(()) } else { Err(LimitExceeded { what, found, max }) }
 }
 
-fn check_name(name: &str) -> Result<(), LimitExceeded> {
+pub(crate) fn check_name(name: &str) -> Result<(), LimitExceeded> {
     at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)
 }
 

@@ -256,6 +256,7 @@ impl fmt::Display for Event {
             Self::Suspected(who) => write!(f, "the connection of {who} ended: it may resume"),
             Self::Reconnected(who) => write!(f, "{who} reconnected"),
             Self::EpochProposed(epoch, ring) => write!(f, "{epoch} is proposed, ring {}", list(ring)),
+            Self::EpochOpened(epoch, 0) => write!(f, "{epoch} is open"),
             Self::EpochOpened(epoch, missing) => {
                 write!(f, "{epoch} is open ({missing} pairs without a link)")
             }

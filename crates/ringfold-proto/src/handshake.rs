@@ -206,10 +206,13 @@ impl HandshakeError {
 
     fn bad_proof(purpose: Purpose) -> Self {
         match purpose {
-            Purpose::Control | Purpose::Relay | Purpose::Masters | Purpose::Observe | Purpose::Admin => {
-                Self::BadToken
-            }
             Purpose::Data | Purpose::State | Purpose::Probe | Purpose::Window => Self::NotAMember,
+            Purpose::Control
+            | Purpose::Relay
+            | Purpose::Masters
+            | Purpose::Doctor
+            | Purpose::Observe
+            | Purpose::Admin => Self::BadToken,
         }
     }
 }

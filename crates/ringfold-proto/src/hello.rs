@@ -62,6 +62,8 @@ pub enum Purpose {
     Relay = 6,
     /// Messages from one master to another.
     Masters = 7,
+    /// Questions of `ringfold doctor`.
+    Doctor = 8,
     /// An observer asks a master for the status of the run.
     Observe = 9,
     /// The same, and commands of an operator.
@@ -69,7 +71,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Control,
         Self::Data,
         Self::State,
@@ -77,6 +79,7 @@ impl Purpose {
         Self::Window,
         Self::Relay,
         Self::Masters,
+        Self::Doctor,
         Self::Observe,
         Self::Admin,
     ];
@@ -96,6 +99,7 @@ impl fmt::Display for Purpose {
             Self::Window => "window",
             Self::Relay => "relay",
             Self::Masters => "masters",
+            Self::Doctor => "doctor",
             Self::Observe => "observe",
             Self::Admin => "admin",
         })
@@ -151,8 +155,10 @@ impl Features {
     pub const SYNC_BESIDE: Self = Self(2);
     /// Peers may be the ranks of a replica, which join and leave together.
     pub const REPLICAS: Self = Self(4);
+    /// A peer may be asked to examine its host and its neighbours.
+    pub const EXAMINE: Self = Self(8);
     /// Those of this build.
-    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0);
+    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0 | Self::EXAMINE.0);
 
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)

@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod data_header;
 mod decode_budget;
 pub mod descriptor;
+pub mod doctor;
 pub mod dtype;
 pub mod epoch;
 pub mod event;

@@ -169,5 +169,17 @@ pub const CERTIFICATES_IN_CHAIN_MAX: usize = 4;
 /// Bytes of one certificate in a resume.
 pub const CERTIFICATE_BYTES_MAX: usize = 4096;
 
+/// Bytes that a doctor sends or gets back in one echo.
+pub const ECHO_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of one message of a doctor: all findings of a peer.
+pub const DOCTOR_BYTES_MAX: usize = 256 * 1024;
+
+/// Findings in one message.
+pub const FINDINGS_MAX: usize = 64;
+
+/// Bytes of each text of a finding.
+pub const FINDING_TEXT_BYTES_MAX: usize = 1024;
+
 /// Connections to a silent master that a peer keeps open until it has reconnected.
 pub const STALE_CONNECTIONS_MAX: usize = 2;

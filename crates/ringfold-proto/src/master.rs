@@ -363,8 +363,8 @@ impl Master {
                     record.fetched = Some((done_bytes, all_bytes));
                 }
             }
-            // The coordinator handles it.
-            ToMaster::Voter { .. } => {}
+            // The coordinator handles the first, the driver the second.
+            ToMaster::Voter { .. } | ToMaster::Examined { .. } => {}
         }
     }
 

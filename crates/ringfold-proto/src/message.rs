@@ -5,6 +5,7 @@ use crate::cause::{Cause, Removal, Wait};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
+use crate::doctor::Finding;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, ReplicaId, Revision, Seq, Tag, Term};
 use crate::network::{Measurement, Network};
@@ -277,6 +278,8 @@ pub enum ToMaster {
     ResumeRank { replica: Replica, resume: Box<Resume> },
     /// How much of the shared state this peer has fetched in a sync, for the status of the run.
     Fetching { done_bytes: u64, all_bytes: u64 },
+    /// What the peer has found, for an examination of this number.
+    Examined { examination: u64, findings: Vec<Finding> },
 }
 
 impl ToMaster {
@@ -386,4 +389,6 @@ pub enum ToPeer {
     Candidate { term: Term },
     /// Another master leads, or should lead: connect to it.
     Redirect { addresses: Vec<SocketAddr> },
+    /// Examine this host and the ways to the master and the neighbours; with [`Features::EXAMINE`](crate::hello::Features::EXAMINE).
+    Examine { examination: u64 },
 }

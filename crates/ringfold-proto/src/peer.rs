@@ -341,7 +341,8 @@ impl Peer {
             }
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
             ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
-            ToPeer::Heartbeat => {}
+            // The driver handles examinations.
+            ToPeer::Heartbeat | ToPeer::Examine { .. } => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
             ToPeer::Lead { term, beat, charter, signature } => {
                 self.handle_lead(conn, term, beat, charter.as_deref(), signature);

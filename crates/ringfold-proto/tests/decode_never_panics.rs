@@ -194,6 +194,8 @@ fn seeds() -> Vec<ringfold_fuzz::Seed> {
         .chain(file("control_between_masters", "/masters.hex"))
         .chain(file("observer_request", "/observer_requests.hex"))
         .chain(file("observer_answer", "/observer_answers.hex"))
+        .chain(file("doctor_request", "/doctor_requests.hex"))
+        .chain(file("doctor_answer", "/doctor_answers.hex"))
         .chain(file("link", "/link.hex"))
         .chain(file("link", "/data_head.hex"))
         .chain(headers)

@@ -36,7 +36,7 @@ fn messages_between_masters_keep_their_bytes() {
 }
 
 #[test]
-fn messages_of_observers_keep_their_bytes() {
+fn messages_of_observers_and_doctors_keep_their_bytes() {
     fn frame<M: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
         (name, message): (&str, M),
     ) -> (String, Vec<u8>) {
@@ -46,6 +46,8 @@ fn messages_of_observers_keep_their_bytes() {
     }
     keep("observer_requests.hex", examples::observer_requests().into_iter().map(frame).collect());
     keep("observer_answers.hex", examples::observer_answers().into_iter().map(frame).collect());
+    keep("doctor_requests.hex", examples::doctor_requests().into_iter().map(frame).collect());
+    keep("doctor_answers.hex", examples::doctor_answers().into_iter().map(frame).collect());
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn every_version_that_is_spoken_has_its_bytes() {
     );
     for version in VersionRange::SUPPORTED.min..=VersionRange::SUPPORTED.max {
         let files = folder(version).read_dir().unwrap_or_else(|error| panic!("version {version}: {error}"));
-        assert_eq!(files.count(), 9, "files of version {version}");
+        assert_eq!(files.count(), 11, "files of version {version}");
     }
 }
 

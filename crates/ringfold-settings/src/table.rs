@@ -184,6 +184,8 @@ table! {
     SHARED_MEMORY "shared_memory" for LINKED: Kind::Bool, "true";
     /// This peer relays the traffic of peers that cannot reach each other.
     VOLUNTEER_RELAY "volunteer_relay" for PEER: Kind::Bool, "false";
+    /// A peer examines its host and the way to the master before it connects, as `ringfold doctor --quick` does, and fails with what it has found.
+    PREFLIGHT "preflight" for PEER: Kind::Bool, "false";
     /// Which state a run continues from when all peers that held it were lost.
     RECOVER "recover" for MASTER: Kind::Choice(&["newest", "majority", "manual"]), "newest", flag "--recover";
     /// How long the first peers that come back after such a loss wait for the others.

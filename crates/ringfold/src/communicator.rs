@@ -84,6 +84,9 @@ impl Communicator {
     ///
     /// May be called again if the master was not reached or rejected this peer.
     pub fn connect(&self) -> Result<(), Error> {
+        if self.engine.lock().is_none() {
+            self.config.examine()?;
+        }
         let engine = {
             let mut slot = self.engine.lock();
             if slot.is_some() {

@@ -23,7 +23,7 @@ use crate::staging::ExchangePool;
 use crate::transfer::Transfer;
 use crate::uplink::{MasterSearch, Uplink, UplinkEvent};
 use crate::workspace::FinalRanges;
-use crate::{Error, limits};
+use crate::{Error, doctor, limits};
 use device_ops::DeviceOps;
 use events::DriverJournal;
 use measured_links::MeasuredLinks;
@@ -41,6 +41,7 @@ use ringfold_proto::event::PeerEvent;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::{Features, Purpose};
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId, Tag};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::SyncOffer;
 use ringfold_proto::time::Time;
@@ -67,6 +68,8 @@ pub(crate) struct Driver {
     ended: Vec<(CallId, Ended)>,
     /// Counts the threads that answer probes.
     answering: Arc<()>,
+    /// Counts the threads that examine this host.
+    examining: Arc<()>,
     relay: VolunteerRelay,
     device_ops: DeviceOps,
     exchange_pool: Arc<ExchangePool>,
@@ -142,6 +145,7 @@ impl Driver {
             syncing: None,
             ended: Vec::new(),
             answering: Arc::default(),
+            examining: Arc::default(),
             relay: VolunteerRelay::default(),
             device_ops: DeviceOps::default(),
             exchange_pool: Arc::default(),
@@ -306,7 +310,10 @@ impl Driver {
                 UplinkEvent::DialFailed { why, retryable } => {
                     self.machine.handle_dial_failed(now, &why, retryable);
                 }
-                UplinkEvent::Message(conn, message) => self.machine.handle_message(now, conn, *message),
+                UplinkEvent::Message(conn, message) => match message.message {
+                    ToPeer::Examine { examination } => self.examine(conn, examination),
+                    _ => self.machine.handle_message(now, conn, *message),
+                },
                 UplinkEvent::Lost(conn) => self.lose_master(now, conn),
             }
         }
@@ -356,6 +363,7 @@ impl Driver {
             | Purpose::Data
             | Purpose::Window
             | Purpose::Masters
+            | Purpose::Doctor
             | Purpose::Observe
             | Purpose::Admin => {}
         }
@@ -371,6 +379,10 @@ impl Driver {
                 }
                 WorkerReport::Probed { probe, forward, backward } => {
                     self.machine.handle_probed(probe, forward, backward);
+                }
+                WorkerReport::Examined { conn, examination, findings } => {
+                    let message = ToMaster::Examined { examination, findings };
+                    self.uplink.send(conn, Numbered { number: 0, acknowledged: 0, message });
                 }
             }
         }
@@ -605,6 +617,22 @@ impl Driver {
         let transfer = self.syncing.take_if(|(of, _)| *of == call).map(|(_, transfer)| transfer);
         let result = result.map_err(Error::from);
         self.ended.push((call, Ended { result, info, buffers, transfer }));
+    }
+
+    /// Examines this host and the ways to the master and the neighbours, on a thread of its own. The master has a deadline for it.
+    fn examine(&mut self, conn: ConnId, examination: u64) {
+        let (examining, notes, directory) =
+            (self.examining.clone(), self.reports.sender(), self.directory.clone());
+        if Arc::strong_count(&examining) > limits::EXAMINATIONS_MAX + 1 {
+            return;
+        }
+        let master = self.uplink.examined_master();
+        let examine = move || {
+            let findings = doctor::examine_member(&directory, master.as_ref());
+            notes.send(WorkerReport::Examined { conn, examination, findings });
+            drop(examining);
+        };
+        spawn("ringfold-doctor", examine);
     }
 
     /// Measures the bandwidth to a peer, on a thread of its own.

@@ -11,6 +11,7 @@ mod control;
 mod data_plane;
 mod device_group;
 mod device_plan;
+pub mod doctor;
 mod driver;
 mod element;
 mod engine;

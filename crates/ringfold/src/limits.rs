@@ -6,6 +6,9 @@ use std::time::Instant;
 /// Probes that a peer answers at the same time.
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 
+/// Examinations of a peer at the same time.
+pub(crate) const EXAMINATIONS_MAX: usize = 2;
+
 /// Time limit for connecting a probe: at least three round trips by TCP, and one more by QUIC.
 pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(900);
 

@@ -5,6 +5,7 @@ mod claims;
 mod counters;
 mod crash;
 mod etcd;
+mod examinations;
 mod history;
 pub(crate) mod http;
 mod inquiry;

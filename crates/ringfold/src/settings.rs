@@ -176,7 +176,7 @@ pub fn master_addresses(settings: &Settings) -> Option<String> {
 }
 
 /// Adds the default port to an address without one.
-pub(crate) fn with_port(text: &str, port: u16) -> String {
+pub fn with_port(text: &str, port: u16) -> String {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {

@@ -3,6 +3,7 @@
 mod signer_chains;
 
 use crate::control::ControlConnection;
+use crate::doctor::ExaminedMaster;
 use crate::limits;
 use core::mem;
 use ringfold_fabric::connection::{Connection, close_all};
@@ -193,6 +194,12 @@ impl Uplink {
                 self.turn();
             }
         }
+    }
+
+    /// The master that it is connected to, or dials.
+    pub(crate) fn examined_master(&self) -> Option<ExaminedMaster> {
+        let ListedMaster { name, addresses, .. } = self.masters.get(self.next)?;
+        Some(ExaminedMaster { label: name.clone(), addresses: addresses.clone(), token: self.token.clone() })
     }
 
     /// Why each master could not be used when it was last tried.

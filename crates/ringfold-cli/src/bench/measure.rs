@@ -2,10 +2,10 @@
 
 use super::interrupt::Interrupted;
 use super::point::Point;
-use super::progress::ProgressLine;
 use super::statistics::{Batch, Figures};
 use super::system::System;
 use super::system_ranks::{Readiness, SystemRanks};
+use crate::progress::Progress;
 use anyhow::Result;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(crate) fn measure(
     world: usize,
     systems: &mut [MeasuredSystem],
     effort: Effort,
-    progress: &mut ProgressLine,
+    progress: &mut Progress,
 ) -> Result<Vec<PointOutcome>> {
     let mut states: Vec<Result<PointRuns, PointOutcome>> = Vec::with_capacity(systems.len());
     for measured in systems.iter_mut() {

@@ -7,7 +7,6 @@ use super::lab::BenchLab;
 use super::measure::{MeasuredSystem, measure};
 use super::output::print;
 use super::point::Point;
-use super::progress::ProgressLine;
 use super::quantize::quantization_text;
 use super::report::{BenchReport, MissingSystem, PointReport};
 use super::scratch_dir::ScratchDir;
@@ -17,6 +16,7 @@ use super::system_ranks::SystemRanks;
 use super::table;
 use crate::invocation::Invocation;
 use crate::lab::LabMaster;
+use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
 use ringfold::settings::table::{TLS_CA, TLS_CERT, TLS_KEY, TLS_REVOKED};
 use ringfold::{Master, Tuning, TuningFile};
@@ -63,14 +63,13 @@ pub(crate) fn run(
         plan.push((setting, points));
     }
     let lab_options = bench.lab()?;
-    let mut progress = ProgressLine::new(plan.iter().map(|(_, points)| points.len()).sum());
+    let mut progress = Progress::new(plan.iter().map(|(_, points)| points.len()).sum());
     let others = find_other_systems(bench, &scratch, report);
     if !bench.is_quiet() {
         print(&format!("# Ringfold {} on {}", report.version, report.machine))?;
     }
     for MissingSystem { system, why } in &report.missing {
-        progress.clear();
-        eprintln!("{system}: {why}");
+        progress.suspend(|| eprintln!("{system}: {why}"));
     }
     let mut good = true;
     for (setting, points) in plan {
@@ -85,9 +84,8 @@ pub(crate) fn run(
             Ok(started) => started,
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
-                progress.clear();
                 let why = format!("{title}: {error:#}");
-                eprintln!("{why}");
+                progress.suspend(|| eprintln!("{why}"));
                 report.missing.push(MissingSystem { system: System::Ringfold.name(), why });
                 good = false;
                 continue;
@@ -214,14 +212,13 @@ fn measure_setting(
     (setting, lab): (Setting, Option<&BenchLab>),
     points: &[Point],
     mut started: StartedSystems,
-    progress: &mut ProgressLine,
+    progress: &mut Progress,
     report: &mut BenchReport,
 ) -> Result<()> {
     let systems = &mut started.systems;
     let names: Vec<_> = systems.iter().map(|system| (system.system, system.about.clone())).collect();
     if !bench.is_quiet() {
-        progress.clear();
-        print(&table::header(setting, &names))?;
+        progress.suspend(|| print(&table::header(setting, &names)))?;
     }
     for point in points {
         progress.start_point(format!("{point}, {} ranks, {}", setting.world, setting.medium.name()));
@@ -232,8 +229,7 @@ fn measure_setting(
         let mut result = PointReport::new(point, setting, plan, named.collect());
         result.floor_us = lab.and_then(|lab| lab.floor_us(point));
         if !bench.is_quiet() {
-            progress.clear();
-            print(&table::row(&result))?;
+            progress.suspend(|| print(&table::row(&result)))?;
         }
         report.points.push(result);
         // Without Ringfold there is nothing to compare the others with.

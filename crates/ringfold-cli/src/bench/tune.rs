@@ -6,12 +6,12 @@ use super::bench_op::BenchOp;
 use super::interrupt::Interrupt;
 use super::measure::{Effort, MeasuredSystem, PointOutcome, measure};
 use super::point::Point;
-use super::progress::ProgressLine;
 use super::scratch_dir::ScratchDir;
 use super::session::{Launch, start_ringfold};
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system::System;
 use crate::invocation::Invocation;
+use crate::progress::Progress;
 use crate::size::ByteSize;
 use anyhow::{Result, anyhow, bail};
 use ringfold::{DType, ReduceOp, Tuning};
@@ -49,7 +49,7 @@ pub(crate) fn tune(
     interrupt: &Interrupt,
 ) -> Result<Tuning> {
     let scratch = ScratchDir::new()?;
-    let progress = ProgressLine::new(SLOTS.len() + 2 + CHUNKS.len() + SHARED_CHUNKS.len());
+    let progress = Progress::new(SLOTS.len() + 2 + CHUNKS.len() + SHARED_CHUNKS.len());
     let effort = Effort { check: false, ..effort };
     let mut bench = Calibration { world, bind, effort, invocation, interrupt, scratch, progress };
     let mut tuning = Tuning::default();
@@ -66,7 +66,7 @@ struct Calibration<'a> {
     invocation: &'a Invocation,
     interrupt: &'a Interrupt,
     scratch: ScratchDir,
-    progress: ProgressLine,
+    progress: Progress,
 }
 
 impl Calibration<'_> {

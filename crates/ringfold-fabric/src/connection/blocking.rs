@@ -34,6 +34,16 @@ impl BlockingConnection {
         self.0.peer_address()
     }
 
+    /// The address of this end.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.0.local_address()
+    }
+
+    /// Bytes of the largest segment that the system sends on it.
+    pub fn segment_bytes(&self) -> io::Result<u32> {
+        self.0.segment_bytes()
+    }
+
     /// The round-trip time, as the kernel measured it.
     pub fn round_trip(&self) -> io::Result<Duration> {
         self.0.round_trip()

@@ -2,6 +2,7 @@
 
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
+use crate::host;
 use crate::limits;
 use crate::tls::{Security, TlsConfigs};
 use crate::traffic::{Direction, Network, Traffic};
@@ -17,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -547,25 +548,9 @@ fn transport(state: &QuicState, round_trip: Option<Duration>) -> Arc<TransportCo
     let mut discovery = MtuDiscoveryConfig::default();
     let to = SocketAddr::new(state.remote.ip().to_canonical(), state.remote.port());
     let headers = header_bytes(to) as u16;
-    discovery.upper_bound(path_mtu(to).unwrap_or(1500).saturating_sub(headers).max(1200));
+    discovery.upper_bound(host::path_mtu(to).unwrap_or(1500).saturating_sub(headers).max(1200));
     config.mtu_discovery_config(Some(discovery));
     Arc::new(config)
-}
-
-/// The largest packet on the way to an address, as far as this host knows.
-fn path_mtu(to: SocketAddr) -> Option<u16> {
-    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(to).ok()?;
-    let (level, option) =
-        if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
-    let mut mtu: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the option is one number, and the place has room for it.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut length)
-    };
-    (result == 0).then_some(u16::try_from(mtu).unwrap_or(u16::MAX))
 }
 
 #[cfg(test)]

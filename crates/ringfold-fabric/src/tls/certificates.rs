@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use webpki::{EndEntityCert, KeyUsage};
 
 /// The end of all names in certificates.
@@ -68,6 +69,23 @@ impl TlsFiles {
         Self::from_parts(ca, certificate, key, path(&table::TLS_REVOKED))
     }
 
+    /// What the files say, without checking more of it than that it can be read.
+    pub fn dates(&self) -> Result<CertificateDates, String> {
+        let named = format!("TLS certificate {}", self.certificate.display());
+        let certificate = first_certificate(&read("TLS certificate", &self.certificate)?)
+            .map_err(|error| format!("invalid {named}: {error}"))?;
+        let ca = first_certificate(&read("TLS CA", &self.ca)?)
+            .map_err(|error| format!("invalid TLS CA {}: {error}", self.ca.display()))?;
+        let identity = name_of(&certificate).and_then(|name| PeerIdentity::parse(&name));
+        let identity =
+            identity.ok_or_else(|| format!("invalid {named}: not made by `ringfold keys issue`"))?;
+        Ok(CertificateDates {
+            identity,
+            valid_until: valid_until(&certificate),
+            ca_valid_until: valid_until(&ca),
+        })
+    }
+
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         [&self.ca, &self.certificate, &self.key].into_iter().chain(&self.revoked).cloned().collect()
     }
@@ -102,6 +120,32 @@ impl TlsFiles {
             }
             Err(problem) => Err(format!("invalid {named}: it {problem}")),
         }
+    }
+}
+
+/// What the files with certificates say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CertificateDates {
+    /// Who this end is.
+    pub identity: PeerIdentity,
+    /// The end of its certificate.
+    pub valid_until: Option<SystemTime>,
+    /// The end of the first CA.
+    pub ca_valid_until: Option<SystemTime>,
+}
+
+/// The end of a certificate.
+pub(crate) fn valid_until(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    // At the end of the year 9999 every certificate has expired, and the error says when.
+    const FAR: Duration = Duration::from_secs(253_402_300_799);
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    let algorithms = PROVIDER.signature_verification_algorithms.all;
+    let far = UnixTime::since_unix_epoch(FAR);
+    match parsed.verify_for_usage(algorithms, &[], &[], far, KeyUsage::client_auth(), None, None) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => {
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
+        }
+        _ => None,
     }
 }
 

@@ -21,6 +21,8 @@ pub struct PathSettings {
     pub duplicates: f64,
     /// Whether UDP is blocked, as by some firewalls.
     pub drops_udp: bool,
+    /// Larger packets are dropped without a message: a black hole of the MTU.
+    pub drops_above: Option<usize>,
 }
 
 impl Default for PathSettings {
@@ -35,6 +37,7 @@ impl Default for PathSettings {
             loss_burst: 1.0,
             duplicates: 0.0,
             drops_udp: false,
+            drops_above: None,
         }
     }
 }

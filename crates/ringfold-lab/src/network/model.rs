@@ -181,7 +181,8 @@ impl Model {
         let path = self.path(from, to);
         path.counters.packets += 1;
         path.counters.bytes += packet.len() as u64;
-        let is_dropped = path.settings.drops_udp && flow(&packet).is_some_and(|flow| flow.is_udp());
+        let is_dropped = path.settings.drops_udp && flow(&packet).is_some_and(|flow| flow.is_udp())
+            || path.settings.drops_above.is_some_and(|most| packet.len() > most);
         if is_blocked || path.is_cut || is_dropped {
             path.counters.blocked += 1;
             return;

@@ -39,6 +39,7 @@ struct PathSpec {
     loss_burst: Option<f64>,
     duplicates_percent: Option<f64>,
     drops_udp: Option<bool>,
+    drops_above_bytes: Option<usize>,
 }
 
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -194,6 +195,7 @@ impl PathSpec {
             loss_burst: self.loss_burst.or(usual.loss_burst),
             duplicates_percent: self.duplicates_percent.or(usual.duplicates_percent),
             drops_udp: self.drops_udp.or(usual.drops_udp),
+            drops_above_bytes: self.drops_above_bytes.or(usual.drops_above_bytes),
         }
     }
 
@@ -225,6 +227,7 @@ impl PathSpec {
             loss: self.loss_percent.map_or(usual.loss, |percent| percent / 100.0),
             loss_burst: self.loss_burst.unwrap_or(usual.loss_burst),
             drops_udp: self.drops_udp.unwrap_or(usual.drops_udp),
+            drops_above: self.drops_above_bytes.or(usual.drops_above),
             duplicates: self.duplicates_percent.map_or(usual.duplicates, |percent| percent / 100.0),
         }
     }

@@ -142,7 +142,7 @@ impl AcceptorHandshake {
         let Identity { peer: me, run, versions, features } = self.identity;
         let role = match hello.purpose {
             Purpose::Masters => Role::Master,
-            Purpose::Observe => Role::Observer,
+            Purpose::Observe | Purpose::Doctor => Role::Observer,
             Purpose::Admin => Role::Admin,
             _ => Role::Peer,
         };

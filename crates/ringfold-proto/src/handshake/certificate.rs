@@ -8,7 +8,7 @@ use core::str::FromStr;
 pub enum Role {
     /// Joins runs and groups.
     Peer,
-    /// Reads the status of a run.
+    /// Reads the status of a run, and examines it (`ringfold doctor`).
     Observer,
     /// Reads the status of a run, evicts peers and drains it.
     Admin,

@@ -55,6 +55,16 @@ impl DialTarget {
     pub fn member(purpose: Purpose, epoch: EpochId, peer: PeerId) -> Self {
         Self { purpose, epoch, peer: Some(peer), role: Role::Peer }
     }
+
+    /// A doctor asks a master.
+    pub fn doctor_to_master() -> Self {
+        Self { purpose: Purpose::Doctor, ..Self::master() }
+    }
+
+    /// A doctor asks another one, or is dialled back.
+    pub fn doctor() -> Self {
+        Self { role: Role::Observer, ..Self::doctor_to_master() }
+    }
 }
 
 /// The dialler's half of a handshake.

@@ -9,6 +9,7 @@ use ringfold_proto::claim::{CertificateChain, Signature};
 use ringfold_proto::coordinator::{MasterMessage, MasterStatus};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
+use ringfold_proto::doctor::{DialBack, DoctorAnswer, DoctorRequest, Finding, Judgement};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::group_call::{GroupCall, GroupCallKind};
@@ -103,6 +104,7 @@ examples! { to_master_messages: ToMaster {
     "join-rank", ToMaster::JoinRank { .. } => ToMaster::JoinRank { replica: REPLICA, join: join() };
     "resume-rank", ToMaster::ResumeRank { .. } =>
         ToMaster::ResumeRank { replica: REPLICA, resume: Box::new(resume()) };
+    "examined", ToMaster::Examined { .. } => ToMaster::Examined { examination: 300, findings: findings() };
 } }
 
 examples! {
@@ -200,7 +202,52 @@ examples! { to_peer_messages: ToPeer {
             trouble: None,
         }],
     });
+    "examine", ToPeer::Examine { .. } => ToPeer::Examine { examination: 300 };
 } }
+
+examples! {
+/// Every question of a doctor.
+doctor_requests: DoctorRequest {
+    "about", DoctorRequest::About { .. } => DoctorRequest::About { instance: 1 << 40, name: "a:811".into() };
+    "echo", DoctorRequest::Echo { .. } => DoctorRequest::Echo { answer_bytes: 300, padding: vec![0, 200] };
+    "time", DoctorRequest::Time => DoctorRequest::Time;
+    "dial-back", DoctorRequest::DialBack { .. } => DoctorRequest::DialBack { port: 48_150, instance: 1 << 40 };
+    "bandwidth", DoctorRequest::Bandwidth { .. } => DoctorRequest::Bandwidth { back: true };
+    "datagram", DoctorRequest::Datagram { .. } => DoctorRequest::Datagram { content: [0xcd; 16] };
+    "finish", DoctorRequest::Finish => DoctorRequest::Finish;
+    "examine-all", DoctorRequest::ExamineAll => DoctorRequest::ExamineAll;
+} }
+
+examples! {
+/// Every answer to a doctor.
+doctor_answers: DoctorAnswer {
+    "about", DoctorAnswer::About { .. } => DoctorAnswer::About {
+        instance: 1 << 41,
+        name: "b:702".into(),
+        release: "0.1.0".into(),
+        observed: "192.0.2.9:48148".parse().unwrap(),
+    };
+    "echo", DoctorAnswer::Echo { .. } => DoctorAnswer::Echo { padding: vec![0, 200] };
+    "time", DoctorAnswer::Time { .. } => DoctorAnswer::Time { unix_us: 1_700_000_000_000_000 };
+    "dialed-back", DoctorAnswer::DialedBack(_) =>
+        DoctorAnswer::DialedBack(DialBack::Failed { why: "no answer".into() });
+    "ready", DoctorAnswer::Ready => DoctorAnswer::Ready;
+    "busy", DoctorAnswer::Busy => DoctorAnswer::Busy;
+    "unsupported", DoctorAnswer::Unsupported => DoctorAnswer::Unsupported;
+    "examined", DoctorAnswer::Examined { .. } =>
+        DoctorAnswer::Examined { peer: "c:655".into(), findings: findings(), unanswered: Some("silent".into()) };
+} }
+
+examples! { dial_backs: DialBack {
+    "reached", DialBack::Reached => DialBack::Reached;
+    "stranger", DialBack::Stranger => DialBack::Stranger;
+    "failed", DialBack::Failed { .. } => DialBack::Failed { why: "refused".into() };
+    "busy", DialBack::Busy => DialBack::Busy;
+} }
+
+fn findings() -> Vec<Finding> {
+    vec![Finding::ok("host.clock", "good"), Finding::fail("net.port", "closed", "open it")]
+}
 
 examples! {
     /// Every message on a data connection.
@@ -431,6 +478,7 @@ examples! { purposes: Purpose {
     "window", Purpose::Window => Purpose::Window;
     "relay", Purpose::Relay => Purpose::Relay;
     "masters", Purpose::Masters => Purpose::Masters;
+    "doctor", Purpose::Doctor => Purpose::Doctor;
     "observe", Purpose::Observe => Purpose::Observe;
     "admin", Purpose::Admin => Purpose::Admin;
 } }
@@ -446,12 +494,15 @@ pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
         };
     }
     let dtypes: Vec<_> = DType::ALL.iter().map(|d| (d.name(), d)).collect();
+    let judgements: Vec<_> = Judgement::ALL.iter().map(|j| (j.as_str(), j)).collect();
     let ops: Vec<_> = ReduceOp::ALL.iter().map(|op| (op.name(), op)).collect();
     words! {
         dtype: dtypes;
         op: ops;
         collective: collectives();
         quantization: quantizations();
+        dial_back: dial_backs();
+        judgement: judgements;
         algorithm: algorithms();
         phase: phases();
         request: requests();

@@ -9,6 +9,7 @@ use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
+use ringfold_proto::doctor::{Finding, Judgement};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
 use ringfold_proto::group_call::{GroupCall, GroupCallKind};
@@ -34,7 +35,7 @@ pub struct MessageGenerator<'b>(pub &'b [u8]);
 impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
-        let message = match self.below(16) {
+        let message = match self.below(17) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
             2 => ToMaster::Vote {
@@ -69,6 +70,13 @@ impl MessageGenerator<'_> {
             12 => ToMaster::JoinRank { replica: self.replica(), join: self.join() },
             13 => ToMaster::ResumeRank { replica: self.replica(), resume: Box::new(self.resume()) },
             14 => ToMaster::Fetching { done_bytes: self.u64(), all_bytes: self.u64() },
+            15 => ToMaster::Examined {
+                examination: self.u64(),
+                findings: self.list(5, |d| {
+                    let judgement = d.one_of(&Judgement::ALL);
+                    Finding { judgement, ..Finding::warn("host.clock", d.text(99), d.text(99)) }
+                }),
+            },
             _ => ToMaster::Voter {
                 promised: Term(self.u64()),
                 charter: (Term(self.u64()), self.u64()),
@@ -80,7 +88,7 @@ impl MessageGenerator<'_> {
 
     /// A message to a peer.
     pub fn for_peer(&mut self) -> Numbered<ToPeer> {
-        let message = match self.below(17) {
+        let message = match self.below(18) {
             0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
             1 => ToPeer::Rebound { received: self.u64() },
             2 => ToPeer::Restoring { incarnation: Incarnation(self.u64()) },
@@ -134,6 +142,7 @@ impl MessageGenerator<'_> {
             },
             14 => ToPeer::Candidate { term: Term(self.u64()) },
             15 => ToPeer::Redirect { addresses: self.list(limits::ADDRESSES_MAX, Self::address) },
+            16 => ToPeer::Examine { examination: self.u64() },
             _ => ToPeer::Heartbeat,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }

@@ -52,6 +52,7 @@ pub struct CommunicatorBuilder {
     pub(super) cancel: Option<CancelToken>,
     pub(super) shares_memory: Option<bool>,
     pub(super) volunteers: Option<bool>,
+    pub(super) preflight: Option<bool>,
     pub(super) caps: BandwidthCaps,
     pub(super) given: Given,
 }
@@ -77,6 +78,7 @@ impl CommunicatorBuilder {
             cancel: None,
             shares_memory: None,
             volunteers: None,
+            preflight: None,
             caps: BandwidthCaps::default(),
             given: Given::default(),
         }
@@ -227,6 +229,15 @@ impl CommunicatorBuilder {
     /// down, after what fits into the buffers on the way.
     pub fn max_download(mut self, cap: Bandwidth) -> Self {
         self.caps.download = Some(cap);
+        self
+    }
+
+    /// Whether `connect` first examines this host and the way to the masters, as `ringfold doctor --quick` does, and fails with
+    /// what it has found if a check fails. That takes some round trips.
+    ///
+    /// Default: the setting `preflight`, or false.
+    pub fn preflight(mut self, examines: bool) -> Self {
+        self.preflight = Some(examines);
         self
     }
 

@@ -1,6 +1,7 @@
 //! The configuration of a communicator from all sources, and its start.
 
 use super::CommunicatorBuilder;
+use crate::doctor::{self, DoctorOptions, Finding, Judgement};
 use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
 use crate::error::invalid;
@@ -51,6 +52,7 @@ pub(super) struct CommunicatorOptions {
     cancel: Option<CancelToken>,
     shares_memory: bool,
     volunteers: bool,
+    examines: bool,
     caps: BandwidthCaps,
 }
 
@@ -111,9 +113,38 @@ impl CommunicatorOptions {
             cancel: builder.cancel,
             shares_memory: builder.shares_memory.unwrap_or_else(|| settings.is_on(&table::SHARED_MEMORY)),
             volunteers: builder.volunteers.unwrap_or_else(|| settings.is_on(&table::VOLUNTEER_RELAY)),
+            examines: builder.preflight.unwrap_or_else(|| settings.is_on(&table::PREFLIGHT)),
             caps: builder.caps,
             settings,
         })
+    }
+
+    /// Examines this host and the way to the masters, if that was asked for.
+    pub(super) fn examine(&self) -> Result<(), Error> {
+        if !self.examines {
+            return Ok(());
+        }
+        let findings = doctor::preflight(&DoctorOptions {
+            masters: masters(&self.master).map(str::to_owned).collect(),
+            peers: Vec::new(),
+            token: self.token.clone(),
+            tls: self.tls.clone(),
+            is_insecure: self.is_insecure,
+            bind: self.bind,
+            port: None,
+            wait: Duration::ZERO,
+            quick: true,
+            settings: self.settings.clone(),
+        });
+        let words = |finding: &Finding| format!("{}: {} ({})", finding.check, finding.text, finding.remedy);
+        let with =
+            |judgement| findings.iter().filter(move |finding| finding.judgement == judgement).map(words);
+        with(Judgement::Warn).for_each(|text| tracing::warn!("preflight: {text}"));
+        let failed: Vec<_> = with(Judgement::Fail).collect();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(Error::System(format!("the preflight check failed: {}", failed.join("; ")))),
+        }
     }
 
     /// Listens, and starts the engine. Each attempt to connect has a new peer id.

@@ -29,6 +29,8 @@ struct State {
     epoch: EpochId,
     key: [u8; 32],
     addresses: HashMap<PeerId, Vec<SocketAddr>>,
+    /// The members that this one has links with.
+    neighbours: Vec<PeerId>,
     relays: Relays,
     /// Members whose link goes through a relay.
     relayed: HashSet<PeerId>,
@@ -42,8 +44,8 @@ const NAMES_MAX: usize = 4096;
 impl Directory {
     pub(crate) fn new(me: PeerId, poller: Arc<Poller>, dialer: VisitDialer) -> Self {
         let (run, epoch, key, addresses, names) = Default::default();
-        let (relays, relayed) = Default::default();
-        let state = State { dialer, run, epoch, key, addresses, names, relays, relayed };
+        let (relays, relayed, neighbours) = Default::default();
+        let state = State { dialer, run, epoch, key, addresses, neighbours, names, relays, relayed };
         Self { me, poller, state: Mutex::new(state) }
     }
 
@@ -71,12 +73,20 @@ impl Directory {
         (state.epoch, state.key) = (description.id, description.key);
         state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
+        let rank = description.rank_of(self.me);
+        let neighbours = rank.map(|rank| description.neighbours(rank)).unwrap_or_default();
+        state.neighbours = neighbours.iter().map(|member| member.peer).collect();
         if state.names.len() > NAMES_MAX {
             state.names.clear();
         }
         state.names.extend(description.members.iter().map(|member| (member.peer, member.name.clone())));
         let State { relayed, addresses, .. } = &mut *state;
         relayed.retain(|peer| addresses.contains_key(peer));
+    }
+
+    /// The members that this one has links with.
+    pub(crate) fn neighbours(&self) -> Vec<PeerId> {
+        self.state.lock().neighbours.clone()
     }
 
     /// The name of a member, or an empty one.

@@ -1,6 +1,8 @@
 //! Reports of background threads to the driver.
 
 use ringfold_fabric::poller::Poller;
+use ringfold_proto::doctor::Finding;
+use ringfold_proto::id::ConnId;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -11,6 +13,8 @@ pub(crate) enum WorkerReport {
     Fetched { number: u64, complete: bool },
     /// The bandwidth of a pair was measured; `None` if that failed.
     Probed { probe: u64, forward: Option<u64>, backward: Option<u64> },
+    /// The host of this peer was examined, for the master of a connection.
+    Examined { conn: ConnId, examination: u64, findings: Vec<Finding> },
 }
 
 pub(crate) struct WorkerReports {

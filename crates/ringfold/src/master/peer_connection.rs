@@ -3,6 +3,7 @@
 use super::limits;
 use crate::control::ControlConnection;
 use ringfold_fabric::connection::Connection;
+use ringfold_proto::hello::Features;
 use ringfold_proto::message::{Join, Numbered, ToMaster};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +14,15 @@ pub(super) struct PeerConnection {
     pub control: ControlConnection<Numbered<ToMaster>>,
     /// The address of the peer.
     pub from: SocketAddr,
+    /// What both ends support.
+    pub features: Features,
+    /// The name of the peer, once it has joined.
+    pub name: Option<String>,
 }
 
 impl PeerConnection {
-    pub fn new(connection: Connection, from: SocketAddr) -> Self {
-        Self { control: ControlConnection::new(connection), from }
+    pub fn new(connection: Connection, from: SocketAddr, features: Features) -> Self {
+        Self { control: ControlConnection::new(connection), from, features, name: None }
     }
 
     /// Hands over what has arrived, as much as one turn takes. Returns whether there is more that the poller will not
@@ -30,6 +35,7 @@ impl PeerConnection {
                 Some(mut message) => {
                     if let Some(join) = message.message.join_mut() {
                         specify(join, self.from.ip());
+                        self.name = Some(join.name.clone());
                     }
                     each(message);
                 }

@@ -5,6 +5,7 @@ mod answers;
 use super::claims::{ClaimChecker, signer};
 use super::crash::Crash;
 use super::etcd::EtcdLease;
+use super::examinations::Examinations;
 use super::history::History;
 use super::inquiry::Inquiries;
 use super::limits;
@@ -15,6 +16,7 @@ use super::peer_connection::PeerConnection;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
+use crate::doctor::DoctorService;
 use crate::journal::{Source, SourceKind};
 use crate::process_name::process_name;
 use ringfold_fabric::clock::Clock;
@@ -33,7 +35,7 @@ use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::master::{MasterAction, MasterConfig};
-use ringfold_proto::message::{Numbered, ToPeer};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -77,6 +79,8 @@ pub(super) struct Server {
     long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
     lease: Option<EtcdLease>,
+    doctors: DoctorService,
+    examinations: Examinations,
     crash: Option<Crash>,
     journal: Arc<Source>,
     observers: Observers,
@@ -120,6 +124,9 @@ impl Server {
             list.clone(),
         );
         let machine = if lease.is_some() { machine.with_lease() } else { machine };
+        let (examinations, examine) = Examinations::new(poller.clone());
+        let doctors = DoctorService::of_master(plan.token.clone(), security.clone(), Some(examine))
+            .map_err(|e| Error::system("the master's identity", &e))?;
         Ok(Self {
             clock,
             listener,
@@ -148,6 +155,8 @@ impl Server {
             from_masters: HashMap::new(),
             machine,
             lease,
+            doctors,
+            examinations,
             poller,
             journal: Source::new(SourceKind::Master, process_name(NAME_BYTES_MAX), &plan.settings),
         })
@@ -180,6 +189,11 @@ impl Server {
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
+            while let Some((examination, asked)) = self.examinations.begin(now, &self.peers) {
+                let message = ToPeer::Examine { examination };
+                let message = Numbered { number: 0, acknowledged: 0, message };
+                asked.into_iter().for_each(|conn| self.send(now, conn, &message));
+            }
             while let Some(inquiry) = self.inquiries.next() {
                 let reply = self.answer(now, inquiry.question.clone());
                 inquiry.answer(reply);
@@ -203,6 +217,7 @@ impl Server {
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
+            self.examinations.poll_timeout(),
             self.observers.poll_timeout(),
         ];
         deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
@@ -226,12 +241,15 @@ impl Server {
         }
         let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
         let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
+        let doctors = &self.doctors;
         let (has_observers, admin_token) = (self.observers.is_full(), &self.admin_token);
         let has_certificates = self.security.has_certificates();
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(join_token.secret()),
             Purpose::Masters if has_others => Ok(join_token.secret()),
+            Purpose::Doctor if !doctors.has_room() => Err(ConnectionRejection::Full),
+            Purpose::Doctor => Ok(join_token.secret()),
             Purpose::Observe | Purpose::Admin if has_observers => Err(ConnectionRejection::Full),
             Purpose::Observe => Ok(join_token.secret()),
             Purpose::Admin if !admin_token.is_none() => Ok(admin_token.secret()),
@@ -254,6 +272,7 @@ impl Server {
         }
         self.observers.handle_timeout(now);
         self.dismiss_revoked(now);
+        self.examinations.expire(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
         }
@@ -325,6 +344,16 @@ impl Server {
                     // What followed the handshake may have been read already.
                     self.receive_from_master(now, token);
                 }
+                Outcome::Established(established, connection, from)
+                    if established.purpose == Purpose::Doctor =>
+                {
+                    match connection.into_blocking() {
+                        Ok(connection) => self.doctors.serve(connection, from),
+                        Err(error) => {
+                            tracing::debug!(target: "ringfold::master", "cannot answer a doctor at {from}: {error}");
+                        }
+                    }
+                }
                 Outcome::Established(established, connection, _)
                     if matches!(established.purpose, Purpose::Observe | Purpose::Admin) =>
                 {
@@ -335,7 +364,8 @@ impl Server {
                     if let Some(Ok(identity)) = connection.peer_identity() {
                         tracing::info!(target: "ringfold::master", "{from} has the certificate of {identity}");
                     }
-                    self.add(now, PeerConnection::new(connection, from), established);
+                    let peer = PeerConnection::new(connection, from, established.features);
+                    self.add(now, peer, established);
                 }
                 Outcome::Rejected(from, rejection) => {
                     // Clients that only open a connection (port scans, health checks) were not rejected.
@@ -369,8 +399,12 @@ impl Server {
     fn receive(&mut self, now: Time, conn: ConnId) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
         let (machine, unjoined, claims) = (&mut self.machine, &mut self.unjoined, &mut self.claims);
+        let examinations = &mut self.examinations;
         let (held_before, from) = (peer.control.held_bytes(), peer.from);
         let received = peer.receive(|mut message| {
+            if let ToMaster::Examined { examination, findings } = message.message {
+                return examinations.handle_answer(conn, examination, findings);
+            }
             if let Some(resume) = message.message.resume_mut() {
                 claims.check(resume, from, machine.incarnation());
             }
@@ -515,6 +549,7 @@ impl Server {
         self.conns.remove(&peer.control.connection.token());
         self.unjoined.remove(&conn);
         self.unread.remove(&conn);
+        self.examinations.forget(conn);
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }

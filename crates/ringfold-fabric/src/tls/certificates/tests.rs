@@ -53,6 +53,19 @@ fn another_ca_of_the_same_name_is_refused_and_several_cas_may_be_trusted() {
 }
 
 #[test]
+fn the_end_of_a_certificate_is_known_before_and_after_it() {
+    let ca = new_ca("run").unwrap();
+    let begin = SystemTime::now() - 3 * DAY;
+    for days in [1, 30] {
+        let issued = issue_from(&ca, &identity("alice", Role::Peer), begin, days).unwrap();
+        let end = valid_until(&first_certificate(issued.certificate.as_bytes()).unwrap()).unwrap();
+        let off = end.duration_since(begin + days * DAY).unwrap_or_else(|early| early.duration());
+        assert!(off < Duration::from_secs(2), "{off:?}");
+    }
+    assert!(valid_until(&first_certificate(ca.certificate.as_bytes()).unwrap()).is_some());
+}
+
+#[test]
 fn time_is_checked() {
     let ca = new_ca("run").unwrap();
     let from = |begin| chain(&issue_from(&ca, &identity("alice", Role::Peer), begin, 1).unwrap());

@@ -147,3 +147,11 @@ fn a_nat_lets_only_its_host_begin_and_forgets() {
     assert!(!passes(&mut model, 122 * second, 0, [5000, 80], ACK), "forgotten");
     assert!(passes(&mut model, 122 * second, 0, [5001, 80], SYN));
 }
+
+#[test]
+fn a_black_hole_drops_large_packets_only() {
+    let with = |most| PathSettings { drops_above: Some(most), ..Default::default() };
+    assert_eq!(arrivals(&mut with_path(with(1000)), 3).len(), 3);
+    let mut hole = with_path(with(999));
+    assert_eq!((arrivals(&mut hole, 3).len(), hole.counters(0, 1).blocked), (0, 3));
+}

@@ -1,0 +1,2 @@
+#![no_main]
+ringfold_fuzz_targets::target!(ringfold_fuzz::proto::DECODERS, "doctor_request");
