@@ -85,10 +85,15 @@ def test_a_rank_says_for_whom_it_waits_and_what_that_one_does(
     assert error is not None, outcome
     call = r"timed out waiting for rank 1 \(.*\) for \d+ s: it has not called all_reduce #2 \(4 float32\) \(last heard "
     assert re.search(call, error) and state in error, error
-    warnings = [line for line in outcome.log.splitlines() if "still waiting" in line]
+    warnings = waits_in_reductions(outcome.log)
     assert 1 <= len(warnings) <= 2, outcome.log
     assert all("WARN" in line and "still waiting for rank 1 (" in line for line in warnings), warnings
     assert any(state in line for line in warnings), warnings
+
+
+def waits_in_reductions(log: str) -> list[str]:
+    """The warnings of reductions. On a loaded machine, there may be others while the ranks connect."""
+    return [line for line in log.splitlines() if "still waiting" in line and "all_reduce" in line]
 
 
 def late() -> str:
@@ -103,4 +108,4 @@ def late() -> str:
 
 def test_a_short_wait_is_not_logged(ranks: Ranks) -> None:
     for outcome in ranks.start(2, late).outcomes():
-        assert outcome.value == "done" and "still waiting" not in outcome.log, outcome
+        assert outcome.value == "done" and not waits_in_reductions(outcome.log), outcome

@@ -21,7 +21,7 @@ impl WaitNotice {
     pub(crate) fn check(&self, who: impl FnOnce() -> String, why: impl FnOnce() -> String) {
         if let Some(waited) = self.take_due(self.began.elapsed()) {
             let seconds = (waited.as_secs_f64() * 10.0).round() / 10.0;
-            tracing::warn!("still waiting for {} for {seconds} s: {}", who(), why());
+            tracing::warn!(target: "ringfold::group", "still waiting for {} for {seconds} s: {}", who(), why());
         }
     }
 
