@@ -1,11 +1,13 @@
-"""What the HTTP server of a master costs: all-reduces of an elastic run with and without it.
+"""What the HTTP server of a master and flight recorders cost: all-reduces with and without them.
 
-    python bench/http_overhead.py                                       # 4 B and 256 MiB, 2 ranks
-    python bench/http_overhead.py --program target/release/ringfold --rounds 7 --page --json figures.json
+    python bench/overhead.py                                       # 4 B and 256 MiB, 2 ranks of an elastic run
+    python bench/overhead.py --program target/release/ringfold --rounds 7 --page --json figures.json
+    python bench/overhead.py --media shm --of recorder             # a group of fixed ranks
 
-Each round runs `ringfold bench --media elastic` twice: without HTTP, and with it. The order changes from round to round, so that
-other load on the machine affects both. With HTTP, /metrics is read once a second; with --page, a client also follows /api/events, as an
-open web page does. The time of a round is the median that `ringfold bench` reports; the table has the medians of all rounds.
+Each round runs `ringfold bench` once without both, and once with each. The order changes from round to round, so that other load on
+the machine affects all. With HTTP, /metrics is read once a second; with --page, a client also follows /api/events, as an open web page
+does. Recorders are on for all processes. The time of a round is the median that `ringfold bench` reports; the table has the medians of
+all rounds.
 
 The master, the ranks and the reader are on one machine: of few cores, the reader takes part of them.
 """
@@ -20,6 +22,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -35,36 +38,42 @@ def main() -> int:
     words.add_argument("--world", type=int, default=2)
     words.add_argument("--rounds", type=int, default=5)
     words.add_argument("--time-ms", type=int, default=5000, help="of each size, in each run")
-    words.add_argument("--page", action="store_true", help="also follow /api/events")
+    words.add_argument("--media", choices=["elastic", "shm", "tcp"], default="elastic")
+    words.add_argument("--of", default="http,recorder", help="what to measure [default: http,recorder]")
+    words.add_argument("--page", action="store_true", help="with HTTP, also follow /api/events")
     words.add_argument("--json", type=Path, help="write the figures to this file")
     options = words.parse_args()
+    parts = options.of.split(",")
+    if not set(parts) <= {"http", "recorder"} or ("http" in parts and options.media != "elastic"):
+        words.error("--of: http, recorder, or both; http needs --media elastic")
 
     times: dict[tuple[str, int], list[float]] = {}
     scrapes: list[float] = []
     for index in range(options.rounds):
-        variants = ["without", "with"] if index % 2 == 0 else ["with", "without"]
-        for variant in variants:
-            reader = Reader(free_port(), options.page) if variant == "with" else None
-            for size, microseconds in measure(options, reader).items():
+        variants = ["", *parts]
+        for variant in variants[index % len(variants) :] + variants[: index % len(variants)]:
+            reader = Reader(free_port(), options.page) if variant == "http" else None
+            for size, microseconds in measure(options, variant, reader).items():
                 times.setdefault((variant, size), []).append(microseconds)
             scrapes += reader.times if reader else []
         print(f"round {index + 1} of {options.rounds}", file=sys.stderr)
-    if not scrapes:
-        print("http_overhead: nothing was read: choose a longer --time-ms", file=sys.stderr)
+    if "http" in parts and not scrapes:
+        print("overhead: nothing was read: choose a longer --time-ms", file=sys.stderr)
         return 1
 
-    sizes = sorted({size for _, size in times})
     rows = []
     print(
-        "| bytes | without HTTP, µs (min – max) | with HTTP, µs (min – max) | ratio |\n|---:|---:|---:|---:|"
+        "| bytes | with | without, µs (min – max) | with, µs (min – max) | ratio |\n|---:|---|---:|---:|---:|"
     )
-    for size in sizes:
-        off, on = times["without", size], times["with", size]
-        ratio = statistics.median(on) / statistics.median(off)
-        rows.append({"bytes": size, "without_us": off, "with_us": on, "ratio": ratio})
-        print(f"| {size} | {spread(off)} | {spread(on)} | {ratio:.3f} |")
-    slowest, usual = 1e3 * max(scrapes), 1e3 * statistics.median(scrapes)
-    print(f"\n{len(scrapes)} scrapes: median {usual:.1f} ms, slowest {slowest:.1f} ms")
+    for size in sorted({size for _, size in times}):
+        for part in parts:
+            off, on = times["", size], times[part, size]
+            ratio = statistics.median(on) / statistics.median(off)
+            rows.append({"bytes": size, "with": part, "without_us": off, "with_us": on, "ratio": ratio})
+            print(f"| {size} | {part} | {spread(off)} | {spread(on)} | {ratio:.3f} |")
+    if scrapes:
+        slowest, usual = 1e3 * max(scrapes), 1e3 * statistics.median(scrapes)
+        print(f"\n{len(scrapes)} scrapes: median {usual:.1f} ms, slowest {slowest:.1f} ms")
     if options.json:
         figures = {"points": rows, "scrape_s": scrapes, "page": options.page, "world": options.world}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
@@ -75,19 +84,25 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
 
 
-def measure(options: argparse.Namespace, reader: Reader | None) -> dict[int, float]:
+def measure(options: argparse.Namespace, variant: str, reader: Reader | None) -> dict[int, float]:
     """One run. Returns the time of a call in microseconds, by the size."""
-    words = [options.program, "bench", "--media", "elastic", "--sizes", options.sizes, "--json", "-"]
+    words = [options.program, "bench", "--media", options.media, "--sizes", options.sizes, "--json", "-"]
     words += ["--world", str(options.world), "--time-ms", str(options.time_ms)]
-    environment = {name: value for name, value in os.environ.items() if name != "RINGFOLD_HTTP"}
-    if reader:
-        environment["RINGFOLD_HTTP"] = f"127.0.0.1:{reader.port}"
-        reader.start()
-    try:
-        done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True)
-    finally:
+    hidden = ("RINGFOLD_HTTP", "RINGFOLD_FLIGHT_DIR")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    with tempfile.TemporaryDirectory() as flights:
+        if variant == "recorder":
+            environment["RINGFOLD_FLIGHT_DIR"] = flights
         if reader:
-            reader.stop()
+            environment["RINGFOLD_HTTP"] = f"127.0.0.1:{reader.port}"
+            reader.start()
+        try:
+            done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True)
+        finally:
+            if reader:
+                reader.stop()
+        if variant == "recorder" and not any(Path(flights).glob("*.flight")):
+            raise RuntimeError("nothing was recorded")
     report: dict[str, Any] = json.loads(done.stdout)
     return {point["bytes"]: point["results"][0]["median_us"] for point in report["points"]}
 
