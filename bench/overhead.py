@@ -7,7 +7,7 @@
 Each round runs `ringfold bench` once without both, and once with each. The order changes from round to round, so that other load on
 the machine affects all. With HTTP, /metrics is read once a second; with --page, a client also follows /api/events, as an open web page
 does. Recorders are on for all processes. The time of a round is the median that `ringfold bench` reports; the table has the medians of
-all rounds.
+all rounds. Times of processes that were started again differ by several percent: many short rounds tell more than a few long ones.
 
 The master, the ranks and the reader are on one machine: of few cores, the reader takes part of them.
 """
@@ -36,7 +36,7 @@ def main() -> int:
     words.add_argument("--program", default="ringfold", help="the command ringfold [default: that of PATH]")
     words.add_argument("--sizes", default="4B,256MiB")
     words.add_argument("--world", type=int, default=2)
-    words.add_argument("--rounds", type=int, default=5)
+    words.add_argument("--rounds", type=int, default=5, help="at least 2")
     words.add_argument("--time-ms", type=int, default=5000, help="of each size, in each run")
     words.add_argument("--media", choices=["elastic", "shm", "tcp"], default="elastic")
     words.add_argument("--of", default="http,recorder", help="what to measure [default: http,recorder]")
@@ -63,14 +63,18 @@ def main() -> int:
 
     rows = []
     print(
-        "| bytes | with | without, µs (min – max) | with, µs (min – max) | ratio |\n|---:|---|---:|---:|---:|"
+        "| bytes | with | without, µs (min – max) | with, µs (min – max) | ratio of a round, median (quartiles) |\n|---:|---|---:|---:|---:|"
     )
     for size in sorted({size for _, size in times}):
         for part in parts:
             off, on = times["", size], times[part, size]
-            ratio = statistics.median(on) / statistics.median(off)
+            # Of the runs of each round, which are close in time.
+            ratios = [with_it / without for with_it, without in zip(on, off, strict=True)]
+            low, ratio, high = statistics.quantiles(ratios, n=4)
             rows.append({"bytes": size, "with": part, "without_us": off, "with_us": on, "ratio": ratio})
-            print(f"| {size} | {part} | {spread(off)} | {spread(on)} | {ratio:.3f} |")
+            print(
+                f"| {size} | {part} | {spread(off)} | {spread(on)} | {ratio:.3f} ({low:.3f} – {high:.3f}) |"
+            )
     if scrapes:
         slowest, usual = 1e3 * max(scrapes), 1e3 * statistics.median(scrapes)
         print(f"\n{len(scrapes)} scrapes: median {usual:.1f} ms, slowest {slowest:.1f} ms")

@@ -31,7 +31,7 @@ fn no_driver(error: &CudaError, has_device: bool) -> Finding {
         (true, error) => Finding::warn(
             "cuda.driver",
             format!("there is an NVIDIA device, but {error}"),
-            "install the driver; in a container use the NVIDIA runtime (`docker run --gpus all`)",
+            "check CUDA_VISIBLE_DEVICES; install the driver; in a container use the NVIDIA runtime (`docker run --gpus all`)",
         ),
         (false, CudaError::NoDriver(_)) => {
             Finding::ok("cuda.driver", "no CUDA driver: only tensors in host memory are used")
