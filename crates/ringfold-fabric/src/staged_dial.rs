@@ -146,17 +146,28 @@ mod tests {
     fn connecting_says_what_is_wrong_and_uses_the_local_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let settings = ConnectSettings { segment_bytes: Some(536), local: None };
-        let first = connect(to, settings, Duration::from_secs(10)).unwrap();
-        let local = Some(first.local_addr().unwrap());
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The port of the first connection was not chosen with this option, so it is closed before.
-        drop(first);
-        drop(listener.accept().unwrap());
-        let second = ConnectSettings { segment_bytes: None, local };
-        let again = connect(other.local_addr().unwrap(), second, Duration::from_secs(10)).unwrap();
-        let third = connect(to, second, Duration::from_secs(10)).unwrap();
+        let connect_twice = || {
+            let settings = ConnectSettings { segment_bytes: Some(536), local: None };
+            let mut first = connect(to, settings, Duration::from_secs(10))?;
+            let local = Some(first.local_addr()?);
+            // The port of the first connection was not chosen with this option, so it is closed before, by the other end:
+            // the end that closes first keeps its port for a while.
+            drop(listener.accept()?);
+            first.set_nonblocking(false)?;
+            assert_eq!(io::Read::read(&mut first, &mut [0])?, 0);
+            drop(first);
+            let second = ConnectSettings { segment_bytes: None, local };
+            let again = connect(other.local_addr()?, second, Duration::from_secs(10))?;
+            Ok::<_, io::Error>((again, connect(to, second, Duration::from_secs(10))?))
+        };
+        // Another process may take the port while it is free.
+        let tries = std::iter::repeat_with(connect_twice).take(20);
+        let is_taken = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
+        let mut lucky = tries.skip_while(|tried| tried.as_ref().is_err_and(is_taken));
+        let (again, third) = lucky.next().unwrap().unwrap();
         assert_eq!(again.local_addr().ok(), third.local_addr().ok());
+        drop(lucky);
         drop((listener, other));
         let refused = connect(to, ConnectSettings::default(), Duration::from_secs(10)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
