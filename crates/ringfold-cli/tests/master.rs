@@ -1,6 +1,6 @@
 //! Tests of `ccoip_master` and `ringfold master`.
 
-use crate::process::{CCOIP_MASTER, DEADLINE, Process, RINGFOLD, output};
+use crate::process::{CCOIP_MASTER, DEADLINE, Process, RINGFOLD, command, output};
 use ringfold::Communicator;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -135,4 +135,15 @@ fn a_master_serves_http_where_it_says_and_frees_that_port_too() {
     let (status, stderr) = master.end();
     assert_eq!(status.code(), Some(0), "{stderr}");
     assert!(TcpListener::bind(address).is_ok());
+}
+
+#[test]
+fn the_first_of_a_list_of_one_may_say_so() {
+    let arguments = ["master", "--listen", "127.0.0.1:0", "--this-master", "1"];
+    let mut master =
+        Process::spawn(command(RINGFOLD, &arguments).env("RINGFOLD_MASTERS", "a-service.example:48148"));
+    master.line_with(LISTENING);
+    master.signal(Signal::TERM);
+    let (status, stderr) = master.end();
+    assert_eq!(status.code(), Some(0), "{stderr}");
 }

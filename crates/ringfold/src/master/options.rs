@@ -50,7 +50,7 @@ impl MasterOptions {
             true => settings.list(setting).map(|text| with_port(text, port)).collect(),
             false => own,
         };
-        let position = settings.number(&table::THIS_MASTER);
+        let mut position = settings.number(&table::THIS_MASTER);
         let recovery = RecoverySettings {
             policy: match (builder.recover, settings.text(&table::RECOVER)) {
                 (Some(policy), _) => policy,
@@ -69,6 +69,7 @@ impl MasterOptions {
         if masters.len() == 1 && !by_program {
             // It is where peers find a master that is alone, as in a container, and may be the address of a service.
             masters.clear();
+            position = position.filter(|position| *position > 1);
         }
         Ok(Self {
             listen: list(builder.listen, &table::LISTEN, MASTER_PORT),
