@@ -116,7 +116,7 @@ impl Replay {
     }
 }
 
-/// Reads files, and those of directories. What is no flight recorder is left out with a warning, unless it was named.
+/// Reads files, and those of directories. What is not a flight recorder is left out with a warning, unless it was named.
 fn read(paths: &[PathBuf]) -> Result<Vec<FlightFile>> {
     let mut found = BTreeSet::new();
     for path in paths {

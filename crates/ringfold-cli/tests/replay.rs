@@ -277,7 +277,7 @@ fn what_is_no_flight_recorder_is_named_in_the_error() {
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(part), "{stderr}");
     };
-    fails(&file, "a.flight: it is no flight recorder");
+    fails(&file, "a.flight: it is not a flight recorder");
     fails(&scratch.0, "set RINGFOLD_FLIGHT_DIR");
     fails(&scratch.0.join("missing"), "missing");
 }

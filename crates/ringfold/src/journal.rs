@@ -1,7 +1,7 @@
 //! One stream of events: what masters, peers and ranks of this process post here goes to all readers.
 //!
 //! Readers are the log (through `tracing`), the flight recorder (a file, by the setting `flight_dir`), and observers in this
-//! process ([`observe`], [`subscribe`]). Nothing else keeps books on what happened. While there is no reader, an event costs
+//! process ([`observe`], [`subscribe`]). Nothing else records what happened. Without a reader, an event costs
 //! a few comparisons.
 
 mod flight_log;

@@ -62,7 +62,7 @@ impl FlightLog {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is too large, or is no flight recorder.
+    /// If it cannot be read, is too large, or is not a flight recorder.
     pub fn read(path: &Path) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         let mut bytes = Vec::new();
@@ -72,7 +72,7 @@ impl FlightLog {
         }
         let log = Self::parse(&bytes);
         if log.header.is_none() && log.records.is_empty() {
-            return Err(invalid("it is no flight recorder".into()));
+            return Err(invalid("it is not a flight recorder".into()));
         }
         Ok(log)
     }
