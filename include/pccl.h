@@ -422,6 +422,13 @@ PCCL_EXPORT pcclResult_t pcclGetPeerTraffic(const pcclComm_t *communicator,
  */
 PCCL_EXPORT pcclResult_t pcclSetErrorFeedback(pcclComm_t *communicator, bool enabled);
 
+/*
+ * (Ringfold) Sets whether later all-reduces have the same bits whatever the plan, the transport, the chunks and the number of peers
+ * per host; must be the same on all peers. Off by default, unless RINGFOLD_REPRODUCIBLE is set, which this does not turn off. A
+ * quantised all-reduce is then an invalid argument.
+ */
+PCCL_EXPORT pcclResult_t pcclSetReproducible(pcclComm_t *communicator, bool enabled);
+
 /* ------------------------------------------------------------------------------------------------------ */
 /* All-reduce.                                                                                             */
 /* ------------------------------------------------------------------------------------------------------ */

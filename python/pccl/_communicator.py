@@ -44,7 +44,9 @@ class Communicator:
     share; ``connect_timeout`` the timeout of ``connect`` in seconds. ``max_upload`` and ``max_download`` cap the bandwidth to
     and from other hosts, such as ``"50mbit"`` or ``"10MiB/s"`` (default: ``RINGFOLD_MAX_UPLOAD`` and
     ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap). With ``volunteer_relay`` the traffic of peers that cannot reach
-    each other goes through this one (default: ``RINGFOLD_VOLUNTEER_RELAY``, or not).
+    each other goes through this one (default: ``RINGFOLD_VOLUNTEER_RELAY``, or not). With ``reproducible`` all all-reduces are
+    (default: ``RINGFOLD_REPRODUCIBLE``, or not). ``integrity`` is what all-reduces check: ``"payloads"``, ``"results"``, ``"all"``
+    or ``"none"`` (default: ``RINGFOLD_INTEGRITY``, or ``"none"``); the same on all peers.
 
     ``replica`` are the id and the number of ranks of the replica that this peer is a rank of (default: none). The ranks of a
     replica are in different groups. They are admitted together, and if one is lost the others are removed, too. The id is a
@@ -91,6 +93,8 @@ class Communicator:
         max_upload: str | None = None,
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
+        reproducible: bool | None = None,
+        integrity: str | None = None,
         replica: tuple[int, int] | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
@@ -114,7 +118,7 @@ class Communicator:
             volunteer_relay,
             None if tls is None else list(tls),
             replica,
-            setting_pairs(settings),
+            setting_pairs(settings, reproducible=reproducible, integrity=integrity),
         )
         _living.add(self)
 
@@ -234,6 +238,7 @@ class Communicator:
         quantization_options: QuantizationOptions | None = None,
         weight: float | None = None,
         deadline: float | None = None,
+        reproducible: bool = False,
     ) -> ReduceInfo:
         """Reduces ``send`` of all peers of the group into ``recv`` of each. All peers get the same bits.
 
@@ -241,13 +246,14 @@ class Communicator:
         contiguous and of the same type and size. All peers must give the same operation, type, size and quantisation.
 
         ``weight`` is this peer's weight in an average of floats, such as its number of samples; then all peers must give
-        one. ``deadline`` is the timeout of the operation for all peers, in seconds.
+        one. ``deadline`` is the timeout of the operation for all peers, in seconds. With ``reproducible``, the result has the same bits
+        whatever the plan, the transport and the number of peers per host; not with quantisation.
 
         If a peer is lost, the call fails on all peers with ``RANK_CONNECTION_LOST``. An in-place tensor is restored, so
         that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline
+            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible
         )
         return ReduceInfo(*self._native.all_reduce(request))
 
@@ -262,6 +268,7 @@ class Communicator:
         quantization_options: QuantizationOptions | None = None,
         weight: float | None = None,
         deadline: float | None = None,
+        reproducible: bool = False,
     ) -> AsyncReduceHandle:
         """As :meth:`all_reduce`, but returns at once.
 
@@ -269,7 +276,7 @@ class Communicator:
         do not use them before ``wait()`` has returned.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline
+            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible
         )
         return AsyncReduceHandle(self._native.all_reduce_async(request))
 

@@ -120,6 +120,7 @@ class AllReduceRequest(NamedTuple):
     weight: float | None
     deadline: float | None
     error_feedback: bool
+    reproducible: bool
 
 
 def make_request(
@@ -131,6 +132,7 @@ def make_request(
     quantization: QuantizationOptions | None,
     weight: float | None = None,
     deadline: float | None = None,
+    reproducible: bool = False,
 ) -> AllReduceRequest:
     """Checks the arguments and converts enums to the values of ``pccl.h``."""
     algorithm, quantized, dtype, error_feedback = 0, 0, None, False
@@ -146,6 +148,18 @@ def make_request(
     if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
         raise ValueError(f"invalid tag {tag!r}: must be an integer from 0 to 2**64 - 1")
     number = require(op, ReduceOp, "op").value
+    require(reproducible, bool, "reproducible")
     return AllReduceRequest(
-        send, recv, number, tag, dtype, None, algorithm, quantized, weight, deadline, error_feedback
+        send,
+        recv,
+        number,
+        tag,
+        dtype,
+        None,
+        algorithm,
+        quantized,
+        weight,
+        deadline,
+        error_feedback,
+        reproducible,
     )

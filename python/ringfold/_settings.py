@@ -10,14 +10,17 @@ SettingValue = str | bool | int | float | timedelta | PathLike[str] | Iterable[s
 """A text such as ``"2.5s"``, a number (of seconds, if it is a time), a bool, a timedelta, a path, or several addresses."""
 
 
-def setting_pairs(settings: Mapping[str, SettingValue] | None) -> list[tuple[str, str]]:
-    """The settings as the native module takes them.
+def setting_pairs(
+    settings: Mapping[str, SettingValue] | None, **arguments: SettingValue | None
+) -> list[tuple[str, str]]:
+    """The settings as the native module takes them. Those that are arguments have priority, unless they are ``None``.
 
     >>> from datetime import timedelta
     >>> setting_pairs({"quic": False, "heartbeat": timedelta(seconds=0.25), "relays": ["a:1", "b:2"]})
     [('quic', 'false'), ('heartbeat', '0.25'), ('relays', 'a:1,b:2')]
     """
-    return [(str(name), _text(name, value)) for name, value in (settings or {}).items()]
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return [(str(name), _text(name, value)) for name, value in {**(settings or {}), **given}.items()]
 
 
 def _text(name: str, value: SettingValue) -> str:

@@ -237,6 +237,18 @@ def test_weights_are_shares_of_an_average(master: str) -> None:
             in_place(a, one, op=Op.SUM, weight=1.0)
 
 
+@pytest.mark.parametrize("of_peers", [True, False])
+def test_a_reproducible_all_reduce_is_right_and_cannot_be_quantised(master: str, of_peers: bool) -> None:
+    of_calls = {} if of_peers else {"reproducible": True}
+    with connected(master, reproducible=of_peers) as (a, b):
+        one, other = floats(1, 10), floats(5, 50)
+        together(lambda: in_place(a, one, **of_calls), lambda: in_place(b, other, **of_calls))
+        assert one.tolist() == other.tolist() == [6, 60]
+        quantized = pccl.QuantizationOptions(pccl.DataType.UINT8, pccl.QuantizationAlgorithm.MIN_MAX)
+        with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*cannot be reproducible"):
+            in_place(a, one, quantization_options=quantized, **of_calls)
+
+
 def test_a_deadline_ends_the_operation_and_names_who_is_missing(master: str) -> None:
     with connected(master) as (a, b):
         data = floats(1, 2)

@@ -109,7 +109,7 @@ try:
 except TimeoutError as error:
     print("error:", error, flush=True)
 try:
-    ringfold.ray.run(fail, 3, placement="PACK", start_timeout=3)
+    ringfold.ray.run(fail, 3, placement="PACK", start_timeout=20)
 except TimeoutError as error:
     print("error:", error, flush=True)
 try:
@@ -146,9 +146,11 @@ def test_an_actor_that_ray_kills_is_restarted_and_joins_again(masters: int, vict
     output = ray(BEGIN + KILLED, masters, victim).succeed(2 * DEADLINE)
     found = ends(output)
     assert len(found) == 2 and {end[1] for end in found} == {"90"}, output
-    assert {end[2] for end in found} == {"[45.0, 45.0, 45.0, 45.0]"}, output
-    assert {end[4] for end in found} == {"True"}
     is_peer = victim == "peer-1"
+    # Peer 0, which adds 0, is alone in the step in which peer 1 is killed, unless that was between two steps.
+    weights = {end[2] for end in found}
+    assert len(weights) == 1 and weights <= {str([sum] * 4) for sum in (45.0, 44.5)[: 1 + is_peer]}, output
+    assert {end[4] for end in found} == {"True"}
     assert [end[3] for end in found] == ["False", str(is_peer)]
     assert (int(found[1][0]) > 20) == is_peer, output
     assert ("peer-1 was lost: Ray has started it again" in output) == is_peer

@@ -19,12 +19,19 @@ pub struct CommunicatorHandle {
     lost: Mutex<Option<CallError>>,
     /// Whether quantized sums and averages carry over their error, for bindings without an option for it.
     error_feedback: AtomicBool,
+    reproducible: AtomicBool,
 }
 
 impl CommunicatorHandle {
     pub fn new(communicator: Communicator) -> Self {
         let (in_flight, lost) = (InFlight::default(), Mutex::new(None));
-        Self { communicator, in_flight, lost, error_feedback: AtomicBool::new(false) }
+        Self {
+            communicator,
+            in_flight,
+            lost,
+            error_feedback: AtomicBool::new(false),
+            reproducible: AtomicBool::new(false),
+        }
     }
 
     /// Converts the error of a call, and remembers it if it ended this peer's membership.
@@ -98,10 +105,16 @@ impl CommunicatorHandle {
         }
     }
 
-    /// The options of an all-reduce with this setting.
-    pub fn with_error_feedback(&self, options: AllReduce) -> AllReduce {
+    /// Sets whether all-reduces are reproducible.
+    pub fn set_reproducible(&self, enabled: bool) {
+        self.reproducible.store(enabled, Ordering::Relaxed);
+    }
+
+    /// The options of an all-reduce with these settings.
+    pub fn with_settings(&self, options: AllReduce) -> AllReduce {
         let is_wanted = self.error_feedback.load(Ordering::Relaxed) && options.supports_error_feedback();
-        if is_wanted { options.error_feedback() } else { options }
+        let options = if is_wanted { options.error_feedback() } else { options };
+        if self.reproducible.load(Ordering::Relaxed) { options.reproducible() } else { options }
     }
 
     /// Leaves the run, and waits until operations that were never awaited have released their buffers.

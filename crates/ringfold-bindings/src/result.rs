@@ -122,15 +122,18 @@ fn code_of(error: &Error, call: ApiCall) -> ResultCode {
         FailureKind::TooFewPeers if call == ApiCall::OptimizeTopology => ResultCode::InvalidUsage,
         FailureKind::TooFewPeers => ResultCode::TooFewPeers,
         FailureKind::PendingOperations => ResultCode::PendingAsyncOps,
-        FailureKind::PeerLost | FailureKind::LinkLost | FailureKind::Timeout | FailureKind::EpochEnded => {
-            match call {
-                ApiCall::UpdateTopology => ResultCode::UpdateTopologyFailed,
-                ApiCall::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
-                ApiCall::Sync => ResultCode::SharedStateSyncFailed,
-                ApiCall::Connect => ResultCode::MasterConnectionFailed,
-                _ => ResultCode::RankConnectionLost,
-            }
-        }
+        FailureKind::PeerLost
+        | FailureKind::LinkLost
+        | FailureKind::Timeout
+        | FailureKind::EpochEnded
+        | FailureKind::Corrupted
+        | FailureKind::ResultsDiffer => match call {
+            ApiCall::UpdateTopology => ResultCode::UpdateTopologyFailed,
+            ApiCall::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
+            ApiCall::Sync => ResultCode::SharedStateSyncFailed,
+            ApiCall::Connect => ResultCode::MasterConnectionFailed,
+            _ => ResultCode::RankConnectionLost,
+        },
         FailureKind::Unable | FailureKind::AbortedByUser => ResultCode::InternalError,
         FailureKind::NoState | FailureKind::StateOrphaned | FailureKind::HoldersLost => {
             ResultCode::NoSharedStateAvailable

@@ -216,3 +216,12 @@ pub extern "C" fn pcclSetErrorFeedback(communicator: *mut Comm, enabled: u8) -> 
         Ok(())
     })
 }
+
+/// Sets whether all-reduces are reproducible.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcclSetReproducible(communicator: *mut Comm, enabled: u8) -> ResultCode {
+    guarded(|| {
+        find(communicator)?.set_reproducible(enabled != 0);
+        Ok(())
+    })
+}

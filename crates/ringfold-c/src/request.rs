@@ -36,7 +36,7 @@ impl Request {
         if let Some(quantization) = enum_values::parse_quantization(algorithm, quantized)? {
             options = options.quantized(quantization);
         }
-        let options = session.with_error_feedback(options);
+        let options = session.with_settings(options);
         let operands = AllReduceArgs::new(send, recv, dtype, tag, options)?;
         Ok(Self { operands, sendbuf, recvbuf })
     }

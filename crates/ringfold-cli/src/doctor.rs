@@ -3,6 +3,7 @@
 mod python;
 mod report;
 
+use crate::client::ClientArguments;
 use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS, USAGE};
 use crate::invocation::Invocation;
 use crate::progress::Progress;
@@ -14,10 +15,9 @@ use ratatui::termion;
 use report::{HostFindings, Style};
 use ringfold::MASTER_PORT;
 use ringfold::doctor::{self, DOCTOR_PORT, DoctorOptions, Finding, Judgement};
-use ringfold::settings::{table, with_port};
+use ringfold::settings::with_port;
 use std::io::IsTerminal;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -71,16 +71,8 @@ pub struct DoctorArguments {
     /// How long to wait for the doctors of other hosts, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
-    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
-    #[arg(long, value_name = "PATH")]
-    token_file: Option<PathBuf>,
     #[command(flatten)]
-    settings: serving::SettingArguments,
-    #[command(flatten)]
-    tls: serving::TlsArguments,
-    /// Do not encrypt connections, as a run that does not [default: RINGFOLD_INSECURE]
-    #[arg(long)]
-    insecure: bool,
+    client: ClientArguments,
 }
 
 /// What the thread that examines has to say.
@@ -125,12 +117,7 @@ impl DoctorArguments {
     }
 
     fn options(&self) -> Result<DoctorOptions> {
-        let mut given = self.settings.given();
-        self.tls.add_to(&mut given);
-        let token_file = self.token_file.as_ref().map(|path| path.display());
-        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
-        serving::add_flag(&mut given, &table::INSECURE, self.insecure.then_some("true"));
-        let mut options = DoctorOptions::new(&given)?;
+        let mut options = DoctorOptions::new(&self.client.given())?;
         if !self.master.is_empty() {
             options.masters = self.master.iter().map(|text| with_port(text, MASTER_PORT)).collect();
         }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod client;
 pub mod command;
 mod config;
 pub mod demo;

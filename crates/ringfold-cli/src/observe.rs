@@ -5,12 +5,13 @@ mod top;
 
 pub use top::TopArguments;
 
+use crate::client::ClientArguments;
 use crate::exit_code::{FAILURE, SUCCESS};
 use crate::serving;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
-use ringfold::settings::{Given, Settings, User, master_addresses, table};
+use ringfold::settings::table;
 use ringfold::{Health, Observer, ObserverOptions, Status};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -23,47 +24,6 @@ const UNREACHABLE: i32 = 2;
 
 /// The shortest interval of `--watch`.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-
-/// Which master, and what shows who asks.
-#[derive(Args, Debug)]
-pub struct MasterAddress {
-    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
-    #[arg(long, value_name = "PATH")]
-    token_file: Option<PathBuf>,
-    #[command(flatten)]
-    settings: serving::SettingArguments,
-    #[command(flatten)]
-    tls: serving::TlsArguments,
-    /// Do not encrypt the connection: for runs that do not
-    #[arg(long)]
-    insecure: bool,
-}
-
-impl MasterAddress {
-    /// The settings by flag.
-    fn given(&self) -> Given {
-        let mut given = self.settings.given();
-        self.tls.add_to(&mut given);
-        let token_file = self.token_file.as_ref().map(|path| path.display());
-        serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
-        serving::add_flag(&mut given, &table::INSECURE, self.insecure.then_some("true"));
-        given
-    }
-
-    fn options(&self) -> ObserverOptions {
-        ObserverOptions::default().settings(self.given())
-    }
-
-    /// The masters that were given, or those of the settings, or the one of this machine.
-    fn masters(&self, given: Option<&str>) -> Result<String> {
-        let listed = || Ok::<_, anyhow::Error>(master_addresses(&Settings::load(User::Peer, &self.given())?));
-        let masters = match given {
-            Some(masters) => Some(masters.to_owned()),
-            None => listed()?,
-        };
-        Ok(masters.unwrap_or_else(|| "127.0.0.1".into()))
-    }
-}
 
 /// `ringfold status`
 #[derive(Args, Debug)]
@@ -83,13 +43,13 @@ pub struct StatusArguments {
     #[arg(long, value_name = "N", default_value_t = 10)]
     events: usize,
     #[command(flatten)]
-    address: MasterAddress,
+    client: ClientArguments,
 }
 
 impl StatusArguments {
     /// Prints the status, and returns the exit code: 0 healthy, 1 degraded, 2 unreachable.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.address.options(), self.address.masters(self.master.as_deref())?);
+        let (options, masters) = (self.client.options(), self.client.masters(self.master.as_deref())?);
         if !self.watch {
             return Ok(match connect(&options, &masters) {
                 Ok(mut observer) => self.print(&mut observer)?,
@@ -179,16 +139,16 @@ pub struct AdminArguments {
     #[arg(long, value_name = "PATH")]
     admin_token_file: Option<PathBuf>,
     #[command(flatten)]
-    address: MasterAddress,
+    client: ClientArguments,
 }
 
 impl AdminArguments {
     fn connect(&self) -> Result<Observer> {
-        let mut given = self.address.given();
+        let mut given = self.client.given();
         let token_file = self.admin_token_file.as_ref().map(|path| path.display());
         serving::add_flag(&mut given, &table::ADMIN_TOKEN_FILE, token_file);
         let options = ObserverOptions::default().settings(given).commands(true);
-        Ok(options.connect(&self.address.masters(self.master.as_deref())?)?)
+        Ok(options.connect(&self.client.masters(self.master.as_deref())?)?)
     }
 }
 

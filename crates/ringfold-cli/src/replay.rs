@@ -1,20 +1,18 @@
 //! The command that merges flight recorders of several processes into one timeline.
 
-mod clocks;
-mod timeline;
 mod trace;
 
 use crate::exit_code::SUCCESS;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringfold::journal::{FlightLog, Level, Printable, format_micros, parse_micros};
+use ringfold::journal::{Level, Printable};
 use ringfold_fabric::flight_file;
+use ringfold_flight::{Entry, FlightLog, FlightSource, Timeline, format_micros, parse_micros};
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
-use timeline::{Entry, FlightFile, Timeline};
 
 /// The files that are read.
 const FILES_MAX: usize = 4096;
@@ -117,7 +115,7 @@ impl Replay {
 }
 
 /// Reads files, and those of directories. What is not a flight recorder is left out with a warning, unless it was named.
-fn read(paths: &[PathBuf]) -> Result<Vec<FlightFile>> {
+fn read(paths: &[PathBuf]) -> Result<Vec<FlightSource>> {
     let mut found = BTreeSet::new();
     for path in paths {
         if path.is_dir() {
@@ -136,7 +134,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FlightFile>> {
         match FlightLog::read(&path) {
             Ok(log) => {
                 let (is_in_use, records) = (flight_file::is_in_use(&path), log.records.len());
-                files.push(FlightFile { path, is_in_use, log, records });
+                files.push(FlightSource { path, is_in_use, log, records });
             }
             Err(error) if paths.contains(&path) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));

@@ -418,7 +418,7 @@ fn people_get_a_table_and_invalid_arguments_the_code_2() {
     assert_eq!(output(RINGFOLD, &["doctor", "--nonsense"]).status.code(), Some(2));
     // Ctrl-C ends it at once, also while it waits for others.
     let mut waits = Process::start(RINGFOLD, &["doctor", "--quick", "--port", "0", "--peers", "127.0.0.1:9"]);
-    std::thread::sleep(Duration::from_millis(500));
+    eventually("the examination", || waits.has_thread("doctor").then_some(()));
     waits.signal(rustix::process::Signal::INT);
     assert_eq!(waits.end().0.code(), Some(130));
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod lab;
 mod master;
 mod process;
+mod recorded;
 mod relay;
 mod replay;
 mod service_manager;

@@ -4,6 +4,7 @@
 //! written, which outlives the process. It is written by `pwrite`, not through a mapping: a mapped page whose block cannot
 //! be had (a full disk that copies on write, a file that was truncated, a server that is gone) kills the process.
 
+use ringfold_proto::limits;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -17,12 +18,12 @@ pub const EXTENSION: &str = "flight";
 pub const HEADER_BYTES: usize = 1024;
 
 /// The longest line, with its end.
-pub const LINE_BYTES_MAX: usize = 16 << 10;
+pub const LINE_BYTES_MAX: usize = limits::FLIGHT_LINE_BYTES_MAX;
 
 /// The smallest and the largest file.
 pub const BYTES_MIN: u64 = 64 << 10;
 /// See [`BYTES_MIN`].
-pub const BYTES_MAX: u64 = 1 << 30;
+pub const BYTES_MAX: u64 = limits::FLIGHT_BYTES_MAX;
 
 /// How many names are tried for a file.
 const NAMES_MAX: u32 = 100;

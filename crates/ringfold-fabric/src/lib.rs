@@ -29,6 +29,7 @@ pub mod mesh;
 pub mod order;
 pub mod poller;
 pub mod probe;
+pub mod process_memory;
 pub mod quic;
 pub mod random;
 pub mod reactor;

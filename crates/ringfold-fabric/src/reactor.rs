@@ -15,7 +15,7 @@ pub use drive::{Callback, Drive, Expected, Outcomes, Stopped};
 
 use crate::limits;
 use crate::poller::{Poller, Readiness};
-use crate::waiter::{Policy, Step, Wait, Waiter};
+use crate::waiter::{Step, Wait, Waiter, Yield};
 use core::any::Any;
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -57,7 +57,7 @@ struct State<D: Drive> {
     /// When the threads that sleep in the poller wake up by themselves, by role.
     wakes_at: [Option<Instant>; 2],
     /// How long it pays to spin, by what is expected.
-    waiters: [Waiter; 4],
+    waiters: [Waiter; Expected::ALL.len()],
     is_closing: bool,
     /// Kept between waits, so that nothing is allocated.
     readiness: Readiness,
@@ -90,7 +90,7 @@ impl<D: Drive> Reactor<D> {
             is_held: false,
             last_wait: Instant::now(),
             wakes_at: [None; 2],
-            waiters: core::array::from_fn(|_| Waiter::new(Policy::DRIVER)),
+            waiters: Expected::ALL.map(|expected| Waiter::new(expected.policy())),
             is_closing: false,
             readiness: Readiness::default(),
         };
@@ -298,7 +298,12 @@ impl<D: Drive> Shared<D> {
         role: Role,
         mut is_done: impl FnMut(&mut State<D>) -> bool,
     ) {
-        while !is_done(state) && state.call(|driver| driver.turn(ready)).is_ok() {
+        // What a caller waits for was driven when it was started: there is nothing to do until something arrives.
+        let mut is_driven = D::DRIVES_IN_CALLS && role == Role::Caller && ready.is_empty();
+        while !is_done(state) {
+            if !core::mem::take(&mut is_driven) && state.call(|driver| driver.turn(ready)).is_err() {
+                return;
+            }
             self.notify(state);
             ready.clear();
             if is_done(state) || !state.outcomes.callbacks.is_empty() {
@@ -335,33 +340,35 @@ impl<D: Drive> Shared<D> {
         let wait = Wait::default();
         let mut waiter = state.waiters[expected as usize].clone();
         waiter.begin_at(begun);
-        loop {
+        let has_come = loop {
             let step = state.call(|driver| {
                 loop {
                     match driver.has_input() {
                         true => break None,
-                        false => match waiter.step(&wait) {
-                            Step::Check => {}
+                        false => match waiter.next_step(&wait) {
+                            Ok(Step::Check) => {}
                             step => break Some(step),
                         },
                     }
                 }
             });
             match step {
-                Ok(Some(Step::CheckAll)) => {}
-                Ok(Some(_)) => return false,
-                Ok(None) | Err(_) => return true,
+                // A thread that wants to start something is not kept waiting.
+                Ok(Some(Ok(Step::CheckAll))) => MutexGuard::bump(state),
+                Ok(Some(Err(Yield))) => MutexGuard::unlocked(state, std::thread::yield_now),
+                Ok(Some(_)) => break false,
+                Ok(None) | Err(_) => break true,
             }
             if expected != Expected::SharedMemory {
                 // An error shows again when the thread sleeps.
                 let _ = self.poller.wait(ready, Duration::ZERO);
                 if !ready.is_empty() {
-                    return true;
+                    break true;
                 }
             }
-            // A thread that wants to start something is not kept waiting.
-            MutexGuard::bump(state);
-        }
+        };
+        state.waiters[expected as usize] = waiter;
+        has_come
     }
 
     /// Sleeps in the poller until something arrives or is due. False if there is nothing left to wait for.

@@ -90,6 +90,10 @@ pub enum Step {
     Over(Over),
 }
 
+/// Let other threads run, then check again, and also what else may end the wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Yield;
+
 /// Why a wait is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Over {
@@ -195,13 +199,22 @@ impl Waiter {
         self.current.checks == 0
     }
 
-    /// What to do after a check that failed.
+    /// What to do after a check that failed. Yields by itself.
     #[inline]
     pub fn step(&mut self, wait: &Wait<'_>) -> Step {
+        self.next_step(wait).unwrap_or_else(|Yield| {
+            std::thread::yield_now();
+            Step::CheckAll
+        })
+    }
+
+    /// As [`Self::step`], for a thread that holds a lock, which it has to release while it yields.
+    #[inline]
+    pub fn next_step(&mut self, wait: &Wait<'_>) -> Result<Step, Yield> {
         if self.current.checks > 0 {
             self.current.checks -= 1;
             core::hint::spin_loop();
-            return Step::Check;
+            return Ok(Step::Check);
         }
         self.slow_step(wait)
     }
@@ -220,7 +233,7 @@ impl Waiter {
     }
 
     #[cold]
-    fn slow_step(&mut self, wait: &Wait<'_>) -> Step {
+    fn slow_step(&mut self, wait: &Wait<'_>) -> Result<Step, Yield> {
         let now = Instant::now();
         let current = &mut self.current;
         let waited = now.saturating_duration_since(*current.began.get_or_insert(now));
@@ -233,7 +246,7 @@ impl Waiter {
         }
         let left = wait.deadline.left_at(now);
         if left.is_zero() {
-            return Step::Over(Over::TimedOut);
+            return Ok(Step::Over(Over::TimedOut));
         }
         let mut block_max = left;
         if let Some(cancel) = wait.cancel {
@@ -241,7 +254,7 @@ impl Waiter {
             if now >= *at {
                 *at = now + cancel.interval();
                 if cancel.is_cancelled() {
-                    return Step::Over(Over::Cancelled);
+                    return Ok(Step::Over(Over::Cancelled));
                 }
             }
             block_max = block_max.min(*at - now);
@@ -250,20 +263,19 @@ impl Waiter {
             let granted = (most - current.counted).min(u64::from(self.policy.checks_per_clock) + 1);
             current.counted += granted;
             current.checks = granted.saturating_sub(1) as u32;
-            return if granted == 0 { Step::Over(Over::TimedOut) } else { Step::CheckAll };
+            return Ok(if granted == 0 { Step::Over(Over::TimedOut) } else { Step::CheckAll });
         }
         if waited < self.spin {
             current.checks = self.policy.checks_per_clock;
-            return Step::CheckAll;
+            return Ok(Step::CheckAll);
         }
         if self.yields(waited) {
-            std::thread::yield_now();
             self.current.yielded = Some(now);
-            return Step::CheckAll;
+            return Err(Yield);
         }
         self.current.has_blocked = true;
         let Policy { block_min, block_max: longest, block_divisor, .. } = self.policy;
-        Step::Block((waited / block_divisor).clamp(block_min, longest).min(block_max))
+        Ok(Step::Block((waited / block_divisor).clamp(block_min, longest).min(block_max)))
     }
 
     /// Whether to let other threads run. Where ranks share cores, the awaited one often runs next, and no thread has to

@@ -13,7 +13,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use std::hint::black_box;
-use stopwatch::measure;
+use stopwatch::{compare, measure};
 
 const SIZES: [(&str, usize); 2] = [("64KiB", 64 << 10), ("64MiB", 64 << 20)];
 
@@ -82,6 +82,53 @@ fn tensor(dtype: DType, bytes: usize) -> Vec<u8> {
             .for_each(|(to, x)| to.copy_from_slice(&x.to_ne_bytes())),
     }
     data
+}
+
+/// A tensor at `skew` bytes after the begin of a page, so that operands neither cross cache lines nor alias.
+struct Placed {
+    memory: Vec<u8>,
+    begin: usize,
+}
+
+impl Placed {
+    fn new(tensor: &[u8], skew: usize) -> Self {
+        let mut memory = vec![0; tensor.len() + 4096 + skew];
+        let begin = memory.as_ptr().align_offset(4096) + skew;
+        memory[begin..][..tensor.len()].copy_from_slice(tensor);
+        Self { memory, begin }
+    }
+
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        &mut self.memory[self.begin..][..len]
+    }
+
+    fn floats(&mut self, len: usize) -> &mut [f32] {
+        // SAFETY: all bits are valid as f32.
+        let (before, floats, after) = unsafe { self.bytes(len).align_to_mut() };
+        assert!(before.is_empty() && after.is_empty());
+        floats
+    }
+}
+
+/// Sums in place beside the plain loop of f32, in turns.
+fn sums_against_plain() {
+    for (size, bytes) in [("12KiB", 12 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20), ("64MiB", 64 << 20)] {
+        for level in Level::available() {
+            for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+                let place = |dtype, skew| Placed::new(&tensor(dtype, bytes), skew);
+                let (mut a, mut b) = (place(DType::F32, 0), place(DType::F32, 512));
+                let (a, b) = (a.floats(bytes), b.floats(bytes));
+                let (mut c, mut d) = (place(dtype, 0), place(dtype, 512));
+                let (c, d) = (c.bytes(bytes), d.bytes(bytes));
+                compare(
+                    &format!("against_plain_{size}/{dtype}_sum/{level}"),
+                    bytes,
+                    || plain_sum(level, black_box(a), black_box(b)),
+                    || reduce_into_at(level, dtype, ReduceOp::Sum, black_box(c), black_box(d)),
+                );
+            }
+        }
+    }
 }
 
 fn reductions() {
@@ -187,6 +234,7 @@ fn others() {
 }
 
 fn main() {
+    sums_against_plain();
     reductions();
     hashes();
     quantizations();

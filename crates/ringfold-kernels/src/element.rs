@@ -159,33 +159,86 @@ fn operate<T: Element, O: Operator>(left: Packed<T>, right: Packed<T>) -> Packed
     Packed(T::narrow(T::Wide::operate::<O>({ left.0 }.widen(), { right.0 }.widen())))
 }
 
-macro_rules! plain_elements {
-    ($($number:ident)*) => {$(
+/// An element that is its own type of arithmetic.
+macro_rules! own_arithmetic {
+    () => {
+        type Wide = Self;
+
+        #[inline(always)]
+        fn widen(self) -> Self {
+            self
+        }
+
+        #[inline(always)]
+        fn narrow(wide: Self) -> Self {
+            wide
+        }
+    };
+}
+
+/// `fold` and `combine` by the blocks of [`Blocks`], and by plain loops where there are none.
+macro_rules! by_blocks {
+    ($load:ident, $store:ident) => {
+        #[inline(always)]
+        fn fold<O: Operator, I: Isa>(isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
+            let Some(isa) = isa.blocks() else { return fold::<Self, O>(accumulator, other) };
+            let (blocks, rest) = accumulator.as_chunks_mut();
+            let (other_blocks, other_rest) = other.as_chunks();
+            for (block, other) in blocks.iter_mut().zip(other_blocks) {
+                let result = operate_block::<_, O>(isa.$load(block), isa.$load(other));
+                isa.$store(result, block);
+            }
+            fold::<Self, O>(rest, other_rest);
+        }
+
+        #[inline(always)]
+        fn combine<O: Operator, I: Isa>(
+            isa: I,
+            left: &[Packed<Self>],
+            right: &[Packed<Self>],
+            out: &mut [Packed<Self>],
+        ) {
+            let Some(isa) = isa.blocks() else { return combine::<Self, O>(left, right, out) };
+            let (left_blocks, left_rest) = left.as_chunks();
+            let (right_blocks, right_rest) = right.as_chunks();
+            let (blocks, rest) = out.as_chunks_mut();
+            for ((left, right), block) in left_blocks.iter().zip(right_blocks).zip(blocks) {
+                let result = operate_block::<_, O>(isa.$load(left), isa.$load(right));
+                isa.$store(result, block);
+            }
+            combine::<Self, O>(left_rest, right_rest, rest);
+        }
+    };
+}
+
+macro_rules! integer_elements {
+    ($($integer:ident)*) => {$(
         // SAFETY: a primitive number has no padding, and all its bit patterns are valid.
-        unsafe impl Element for $number {
-            type Wide = Self;
-
-            #[inline(always)]
-            fn widen(self) -> Self {
-                self
-            }
-
-            #[inline(always)]
-            fn narrow(wide: Self) -> Self {
-                wide
-            }
+        unsafe impl Element for $integer {
+            own_arithmetic! {}
         }
     )*};
 }
 
-plain_elements! { u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 }
+integer_elements! { u8 u16 u32 u64 i8 i16 i32 i64 }
 
-impl RealElement for f32 {
-    const MAX: f64 = f32::MAX as f64;
+macro_rules! real_elements {
+    ($($real:ident, $load:ident, $store:ident;)*) => {$(
+        // SAFETY: a primitive number has no padding, and all its bit patterns are valid.
+        unsafe impl Element for $real {
+            own_arithmetic! {}
+            by_blocks! { $load, $store }
+        }
+
+        impl RealElement for $real {
+            const MAX: f64 = $real::MAX as f64;
+        }
+    )*};
 }
 
-impl RealElement for f64 {
-    const MAX: f64 = f64::MAX;
+real_elements! {
+    f32, load_f32, store_f32;
+    f64, load_f64, store_f64;
 }
 
 macro_rules! half_elements {
@@ -204,35 +257,7 @@ macro_rules! half_elements {
                 Self::from_f32(wide)
             }
 
-            #[inline(always)]
-            fn fold<O: Operator, I: Isa>(isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
-                let Some(isa) = isa.blocks() else { return fold::<Self, O>(accumulator, other) };
-                let (blocks, rest) = accumulator.as_chunks_mut();
-                let (other_blocks, other_rest) = other.as_chunks();
-                for (block, other) in blocks.iter_mut().zip(other_blocks) {
-                    let result = operate_block::<_, O>(isa.$widen(block), isa.$widen(other));
-                    isa.$narrow(result, block);
-                }
-                fold::<Self, O>(rest, other_rest);
-            }
-
-            #[inline(always)]
-            fn combine<O: Operator, I: Isa>(
-                isa: I,
-                left: &[Packed<Self>],
-                right: &[Packed<Self>],
-                out: &mut [Packed<Self>],
-            ) {
-                let Some(isa) = isa.blocks() else { return combine::<Self, O>(left, right, out) };
-                let (left_blocks, left_rest) = left.as_chunks();
-                let (right_blocks, right_rest) = right.as_chunks();
-                let (blocks, rest) = out.as_chunks_mut();
-                for ((left, right), block) in left_blocks.iter().zip(right_blocks).zip(blocks) {
-                    let result = operate_block::<_, O>(isa.$widen(left), isa.$widen(right));
-                    isa.$narrow(result, block);
-                }
-                combine::<Self, O>(left_rest, right_rest, rest);
-            }
+            by_blocks! { $widen, $narrow }
         }
 
         impl RealElement for $half {
@@ -249,6 +274,6 @@ half_elements! {
 #[inline(always)]
 fn operate_block<L: Lanes, O: Operator>(left: L, right: L) -> L {
     let (result, nan) = O::reals(left, right);
-    // One branch per block is cheaper than a blend per vector.
+    // One branch per block is cheaper than a blend per vector. The result is in registers, so nothing is computed again.
     if nan.any() { result.with_nan(nan.mask()) } else { result }
 }

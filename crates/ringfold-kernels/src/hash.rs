@@ -54,6 +54,17 @@ fn xxh3_128(level: Level, data: &[u8]) -> u128 {
     if data.len() < xxh3::LONG_MIN { XxHash3_128::oneshot(data) } else { xxh3::hash(level, data) }
 }
 
+/// The checksum of a payload: the low 64 bits of its XXH3-128, of which one half is combined with the other by exclusive or.
+pub fn checksum(data: &[u8]) -> u32 {
+    let hash = xxh3_128(Level::detect(), data) as u64;
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+/// The digest of a result: the low 64 bits of its XXH3-128.
+pub fn digest(data: &[u8]) -> u64 {
+    xxh3_128(Level::detect(), data) as u64
+}
+
 /// Computes the tree's hash from its leaf hashes, in order.
 ///
 /// # Panics

@@ -35,7 +35,7 @@ mod scale;
 
 pub use convert::{convert, convert_at};
 pub use divide::{divide, divide_at};
-pub use hash::{LEAF_BYTES, LeafHash, TreeHash, leaf_hash, root_hash, tree_hash};
+pub use hash::{LEAF_BYTES, LeafHash, TreeHash, checksum, digest, leaf_hash, root_hash, tree_hash};
 pub use level::Level;
 pub use quantize::{
     dequantize, dequantize_at, dequantize_reduce, dequantize_reduce_at, quantize, quantize_at, wire_bytes,

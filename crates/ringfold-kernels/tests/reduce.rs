@@ -136,6 +136,61 @@ fn nan_results_are_canonical() {
     assert_eq!(out, canonical);
 }
 
+/// Floats of two blocks and a remainder, which are combined in different ways.
+#[test]
+fn a_nan_is_canonical_at_every_position() {
+    const COUNT: usize = 2 * 64 + 37;
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let size = dtype.bytes();
+        let plain: Vec<u8> = (0..COUNT).flat_map(|i| number(dtype, i as f64 - 80.0)).collect();
+        let nan = number(dtype, -f64::NAN);
+        let infinities = [number(dtype, f64::INFINITY), number(dtype, f64::NEG_INFINITY)];
+        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
+            for at in 0..COUNT {
+                let with = |value: &[u8]| {
+                    let mut operand = plain.clone();
+                    operand[at * size..][..size].copy_from_slice(value);
+                    operand
+                };
+                // A NaN on the left, on the right, and one that the sum makes.
+                let operands = [
+                    (with(&nan), plain.clone()),
+                    (plain.clone(), with(&nan)),
+                    (with(&infinities[0]), with(&infinities[1])),
+                ];
+                for (left, right) in &operands {
+                    let expected = oracle::reduce(dtype, op, left, right);
+                    for level in Level::available() {
+                        let mut out = vec![0xa5; left.len()];
+                        reduce_at(level, dtype, op, left, right, &mut out);
+                        assert!(out == expected, "{level} {dtype} {op} at {at}");
+                        let mut accumulator = left.clone();
+                        reduce_into_at(level, dtype, op, &mut accumulator, right);
+                        assert!(accumulator == expected, "{level} {dtype} {op} in place at {at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of a float; of a NaN with its sign, and not canonical.
+fn number(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::F16 => half::f16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::BF16 => half::bf16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+        _ => value.to_ne_bytes().to_vec(),
+    }
+}
+
+/// So that the tests of all levels test NEON, also in an emulated processor.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_is_detected() {
+    assert_eq!(Level::detect(), Level::Neon);
+}
+
 #[test]
 fn negative_zero_is_less_than_positive_zero() {
     for (dtype, negative) in

@@ -6,7 +6,8 @@ use crate::cost::Cost;
 use crate::estimate;
 use crate::layout::Layout;
 use crate::method::{
-    Method, Task, alone, barrier, broadcast, direct, exchange, halving, one_shot, reduce, ring, trees,
+    Method, Task, alone, barrier, broadcast, direct, doubling, exchange, halving, kept_apart, one_shot,
+    reduce, relay, ring, trees,
 };
 use crate::plan::Plan;
 use crate::shape::GroupShape;
@@ -16,14 +17,18 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
 /// The methods of a collective. A new method is a file with a [`Method`] and a line here. Of two with the same cost,
-/// the first is chosen.
-pub fn methods(collective: Collective) -> &'static [Method] {
+/// the first is chosen. Those of reproducible reductions reduce from left to right in rank order.
+pub fn methods(collective: Collective, reproducible: bool) -> &'static [Method] {
     match collective {
+        Collective::AllReduce if reproducible => &[direct::ALL_REDUCE, one_shot::ALL_REDUCE, relay::REDUCE],
+        Collective::ReduceScatter if reproducible => &[direct::REDUCE_SCATTER, relay::REDUCE],
+        Collective::Reduce { .. } if reproducible => &[reduce::STRAIGHT, reduce::STAR, relay::REDUCE],
         Collective::AllReduce => &[
             direct::ALL_REDUCE,
             ring::ALL_REDUCE,
             halving::ALL_REDUCE,
             one_shot::ALL_REDUCE,
+            doubling::ALL_REDUCE,
             trees::ALL_REDUCE,
         ],
         Collective::ReduceScatter => &[direct::REDUCE_SCATTER, ring::REDUCE_SCATTER],
@@ -131,8 +136,6 @@ impl fmt::Display for Reason {
 pub enum Limitation {
     /// The forced algorithm is not possible for this collective, shape or quantisation.
     ForcedNotPossible(Algorithm),
-    /// The operand order is the ring's, because there are no links besides its edges. The same ring gives the same bits.
-    RingOrder,
 }
 
 impl fmt::Display for Limitation {
@@ -140,9 +143,6 @@ impl fmt::Display for Limitation {
         match self {
             Self::ForcedNotPossible(algorithm) => {
                 write!(f, "the forced {algorithm} plan is not possible")
-            }
-            Self::RingOrder => {
-                f.write_str("reduces in the ring's order, because the group lacks other links")
             }
         }
     }
@@ -161,6 +161,9 @@ pub enum NoPlan {
     /// The layout does not match the collective or the world.
     #[error("invalid layout: {0}")]
     Layout(&'static str),
+    /// It would depend on how the data is cut into chunks, which share their scale.
+    #[error("a quantised reduction cannot be reproducible")]
+    Quantized,
     /// A link is missing; data is not relayed.
     #[error("the group lacks a link between two ranks that exchange data")]
     NoLink,
@@ -182,7 +185,8 @@ pub fn plan(
         shape.network.as_ref().map_or(fingerprint, |network| mix(fingerprint, network.digest()));
     let fingerprint = layout.add_to_fingerprint(fingerprint);
     let plan = Plan::new(method.algorithm, fingerprint, draft.scratch, draft.steps);
-    Ok(Plan { is_pairwise: layout.is_pairwise(), ..plan })
+    let resumption = kept_apart::resumption(&task);
+    Ok(Plan { is_pairwise: layout.is_pairwise(), resumption, ..plan })
 }
 
 /// Chooses the method of all ranks, as one of them sees it.
@@ -199,6 +203,15 @@ pub fn choose(
 /// The chosen method.
 pub(crate) fn method(task: &Task) -> Result<&'static Method, NoPlan> {
     decide(task).map(|(method, _)| method)
+}
+
+/// The methods of a request. Where not all pairs are linked, a resumable all-reduce runs as any other and cannot be resumed.
+fn methods_of(task: &Task) -> &'static [Method] {
+    let descriptor = task.descriptor;
+    if kept_apart::is_possible(task) || matches!(task.layout, Layout::Resumed(_)) {
+        return &[kept_apart::ALL_REDUCE];
+    }
+    methods(descriptor.collective, descriptor.reproducible)
 }
 
 /// Whether a method supports the request.
@@ -241,23 +254,17 @@ fn decide(task: &Task) -> Result<(&'static Method, Choice), NoPlan> {
     if let Some(flaw) = layout.flaw(descriptor, shape.world(), me) {
         return Err(NoPlan::Layout(flaw));
     }
-    let all = methods(descriptor.collective);
+    if descriptor.reproducible && descriptor.quantization.is_some() {
+        return Err(NoPlan::Quantized);
+    }
+    let all = methods_of(task);
     if shape.world() == 1 {
         let (algorithm, reason) = (all[0].algorithm, Reason::Alone);
         return Ok((&all[0], Choice { algorithm, reason, limitation: None, candidates: Vec::new() }));
     }
-    let mut possible: Vec<_> = all.iter().filter(|method| is_possible(method, descriptor, shape)).collect();
-    let mut limitation = None;
-    if descriptor.reproducible {
-        match possible.iter().any(|method| method.member_order) {
-            true => possible.retain(|method| method.member_order),
-            false => limitation = Some(Limitation::RingOrder),
-        }
-    }
+    let possible: Vec<_> = all.iter().filter(|method| is_possible(method, descriptor, shape)).collect();
     let forced = possible.iter().find(|method| Some(method.algorithm) == tuning.forced);
-    if let (None, Some(algorithm)) = (forced, tuning.forced) {
-        limitation = limitation.or(Some(Limitation::ForcedNotPossible(algorithm)));
-    }
+    let limitation = tuning.forced.filter(|_| forced.is_none()).map(Limitation::ForcedNotPossible);
     let candidates: Vec<_> = possible.iter().map(|method| candidate(method, task)).collect();
     let rated = possible.iter().zip(&candidates);
     let cheapest = rated.min_by_key(|(_, candidate)| candidate.estimate_ns).map(|(method, _)| method);
@@ -318,7 +325,7 @@ mod tests {
         for (bytes, shape, best) in [
             (4, hosts(2), Algorithm::OneShot),
             (4, hosts(8), Algorithm::OneShot),
-            (4, hosts(200), Algorithm::Halving),
+            (4, hosts(200), Algorithm::Doubling),
             (64 << 10, hosts(8), Algorithm::Direct),
             (1 << 30, hosts(2), Algorithm::Direct),
             (1 << 30, hosts(3), Algorithm::Direct),
@@ -330,6 +337,22 @@ mod tests {
             assert_eq!((choice.algorithm, choice.reason), (best, Reason::Cheapest), "{text}");
         }
         assert_eq!(chosen(&all_reduce(1 << 30), &GroupShape::uniform(1)).1, Reason::Alone);
+    }
+
+    #[test]
+    fn ranks_of_one_host_send_few_frames_through_the_kernel() {
+        let of = |bytes, world| {
+            let tuning = Tuning::default().for_loopback();
+            look(&all_reduce(bytes), &GroupShape::uniform(world), &tuning).algorithm
+        };
+        assert_eq!(of(4, 2), Algorithm::OneShot);
+        assert_eq!(
+            (of(4, 4), of(64 << 10, 4), of(4, 8)),
+            (Algorithm::Doubling, Algorithm::Doubling, Algorithm::Doubling)
+        );
+        assert_eq!(of(1 << 20, 4), Algorithm::Direct);
+        let measured = Tuning { tcp: Tuning::DEFAULT.shared, ..Tuning::default() };
+        assert_eq!(measured.for_loopback(), measured);
     }
 
     #[test]
@@ -418,16 +441,19 @@ mod tests {
     }
 
     #[test]
-    fn reproducible_reductions_use_the_member_order_or_report_a_limitation() {
+    fn reproducible_reductions_are_relayed_where_links_are_missing() {
         let descriptor = Descriptor { reproducible: true, ..all_reduce(1 << 30) };
         let mesh = GroupShape::uniform(8);
-        assert_ne!(chosen(&descriptor, &mesh).0, Algorithm::Ring);
+        assert_eq!(chosen(&descriptor, &mesh).0, Algorithm::Direct);
         let ring = GroupShape { mesh: false, ..mesh.clone() };
         let choice = look(&descriptor, &ring, &Tuning::default());
-        assert_eq!((choice.algorithm, choice.limitation), (Algorithm::Ring, Some(Limitation::RingOrder)));
-        assert!(choice.to_string().contains("ring's order"), "{choice}");
+        assert_eq!((choice.algorithm, choice.candidates[0].cost.sent_bytes), (Algorithm::Ring, 7 << 30));
+        let quantization = Some(Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 });
         let gather = descriptor.with_collective(Collective::AllGather);
         assert_eq!(chosen(&gather, &ring).0, Algorithm::Ring);
+        let quantized = Descriptor { quantization, ..descriptor };
+        let refused = plan(&quantized, &Layout::Even, Rank(0), &mesh, &Tuning::default());
+        assert_eq!(refused.unwrap_err(), NoPlan::Quantized);
     }
 
     #[test]

@@ -9,14 +9,16 @@ use ringfold_proto::message::Direction;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExecutorEvent<W> {
     /// The result is complete and all puts are flushed. It is not decided yet: the workspace keeps its backup. The
-    /// numbers are payload bytes sent and received.
-    Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
+    /// numbers are payload bytes sent and received. The digest is that of the result, if the operation compares results.
+    Done { op: OpId, tx_bytes: u64, rx_bytes: u64, digest: Option<u64> },
     /// The operation was committed; the workspace has dropped its backup.
     Committed { op: OpId, workspace: W },
     /// The operation was aborted, all puts are flushed, and in-place memory is restored.
     Quiesced { op: OpId, workspace: W },
     /// A peer runs another operation under this id. Nothing of it was written.
     Mismatch { op: OpId, peer: PeerId },
+    /// A payload of a peer does not match its checksum, and was not used. The operation makes no progress any more.
+    Corrupted { op: OpId, peer: PeerId },
     /// The link to a peer was lost while this operation used it, so frames may be lost in either direction. If it is
     /// not `unfinished` here, it may still be at the other end.
     LinkLost { op: OpId, peer: PeerId, unfinished: bool },
@@ -29,12 +31,13 @@ pub enum ExecutorEvent<W> {
 impl<W> fmt::Display for ExecutorEvent<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Done { op, tx_bytes, rx_bytes } => {
+            Self::Done { op, tx_bytes, rx_bytes, .. } => {
                 write!(f, "{op} is done ({tx_bytes} bytes sent, {rx_bytes} bytes received)")
             }
             Self::Committed { op, .. } => write!(f, "{op} is committed"),
             Self::Quiesced { op, .. } => write!(f, "{op} is aborted and all its puts are flushed"),
             Self::Mismatch { op, peer } => write!(f, "{op} is another operation on {}", peer.short()),
+            Self::Corrupted { op, peer } => write!(f, "{op} got a corrupted payload from {}", peer.short()),
             Self::LinkLost { op, peer, unfinished } => {
                 let state = if *unfinished { "unfinished" } else { "done" };
                 write!(f, "{op} ({state}) lost its link to {}", peer.short())

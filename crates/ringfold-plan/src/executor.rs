@@ -23,6 +23,7 @@ pub use membership::Membership;
 use crate::event::{ExecutorEvent, Violation};
 use crate::limits;
 use crate::medium::{Medium, SlotId, Ticket};
+use crate::ownership::Holding;
 use crate::plan::Plan;
 use crate::workspace::Workspace;
 use core::time::Duration;
@@ -212,6 +213,14 @@ impl<W: Workspace> Executor<W> {
         }
         self.aborted.insert(op, AbortedOp { workspace: aborted.workspace, in_flight });
         self.end_if_flushed(op);
+    }
+
+    /// What has arrived of a started operation that can be resumed. It stays in scratch when the operation is aborted.
+    pub fn holding(&self, op: OpId) -> Option<Holding> {
+        let Epoch { membership, ops, .. } = self.epochs.get(&op.epoch)?;
+        let op = ops.get(&op)?;
+        let start = op.plan.resumption.as_deref()?;
+        Some(Holding::new(&membership.members, membership.me, start, |rank| op.kept_of(rank)))
     }
 
     /// Forgets an operation that was decided without having been started here.

@@ -1,5 +1,6 @@
 //! The sizes of the parts of a collective.
 
+use crate::ownership::Resumption;
 use crate::parts::{Parts, Span};
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
 use ringfold_proto::id::Rank;
@@ -17,6 +18,8 @@ pub enum Layout {
     /// One size per pair of ranks, known only to the two. `send` and `receive` have an entry for each rank, including
     /// this one. The descriptor's count is 0, because it must be equal on all ranks. Parts are contiguous in rank order.
     Pairs { send: Arc<[u64]>, receive: Arc<[u64]> },
+    /// Those of an all-reduce that lost ranks, and what owners hold, known to all ranks.
+    Resumed(Arc<Resumption>),
 }
 
 impl Layout {
@@ -45,7 +48,7 @@ impl Layout {
     pub fn parts(&self, descriptor: &Descriptor, world: usize) -> Parts {
         match self {
             Self::Parts(sizes) => Parts::sized(sizes),
-            Self::Even | Self::Pairs { .. } => Parts::even(descriptor.count, world as u16),
+            Self::Even | Self::Pairs { .. } | Self::Resumed(_) => Parts::even(descriptor.count, world as u16),
         }
     }
 
@@ -55,6 +58,7 @@ impl Layout {
             Self::Even => fingerprint,
             Self::Parts(sizes) => sizes.iter().copied().fold(mix(fingerprint, 1), mix),
             Self::Pairs { .. } => mix(fingerprint, 2),
+            Self::Resumed(resumption) => resumption.digest(mix(fingerprint, 3)),
         }
     }
 
@@ -63,6 +67,7 @@ impl Layout {
         let total = |sizes: &[u64]| sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
         match (self, descriptor.collective) {
             (Self::Even, _) => None,
+            (Self::Resumed(resumption), _) => resumption.flaw(descriptor, world),
             (
                 Self::Parts(_),
                 Collective::Broadcast { .. } | Collective::Barrier | Collective::Transfer { .. },

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod medium;
 pub mod method;
 pub mod network;
+pub mod ownership;
 pub mod parts;
 pub mod plan;
 pub mod shape;

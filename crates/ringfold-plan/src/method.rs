@@ -6,6 +6,7 @@
 //! - In each reduction, the operand that contains the lowest rank is on the left.
 //! - Each element of a reduction is settled by one rank and forwarded verbatim, or (in the one-hop plan) reduced in the
 //!   same order by all ranks.
+//! - The methods of reproducible reductions reduce from left to right in rank order.
 //! - In place, a region is overwritten only by data that depends on our own data having arrived elsewhere; otherwise the
 //!   step is fenced.
 
@@ -13,10 +14,14 @@ pub mod alone;
 pub mod barrier;
 pub mod broadcast;
 pub mod direct;
+pub mod doubling;
 pub mod exchange;
 pub mod halving;
+mod in_order;
+pub mod kept_apart;
 pub mod one_shot;
 pub mod reduce;
+pub mod relay;
 pub mod ring;
 pub mod trees;
 
@@ -38,8 +43,6 @@ pub struct Method {
     pub needs_mesh: bool,
     /// Whether each chunk has one owner that settles it, whose bytes the others store verbatim.
     pub one_owner: bool,
-    /// Whether the operand order depends only on the member order, not on the ring.
-    pub member_order: bool,
     /// The elements that all ranks send together; if sizes are per pair, those that this rank sends.
     pub traffic: fn(&Task) -> u64,
     /// Its cost in worlds of two or more: the same on all ranks, unless sizes are per pair.

@@ -1,9 +1,11 @@
 //! A rank's part of a collective, ready to execute.
 
+use crate::ownership::Resumption;
 use crate::step::Step;
 use ringfold_proto::descriptor::{Descriptor, mix};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
+use std::sync::Arc;
 
 /// The steps of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +18,8 @@ pub struct Plan {
     pub is_pairwise: bool,
     /// Elements of scratch memory.
     pub scratch: u64,
+    /// What owners hold at the start, if the operation can be resumed.
+    pub resumption: Option<Arc<Resumption>>,
     /// The steps.
     pub steps: Vec<Step>,
     /// For each receiver, sorted by rank: the steps that send frames to it, in order.
@@ -43,8 +47,8 @@ impl Plan {
         let mut dependents: Vec<(u32, u32)> =
             steps.iter().zip(0..).filter_map(|(step, i)| step.after.map(|after| (after, i))).collect();
         dependents.sort_unstable();
-        let is_pairwise = false;
-        Self { algorithm, fingerprint, is_pairwise, scratch, steps, sends, receives, dependents }
+        let (is_pairwise, resumption) = (false, None);
+        Self { algorithm, fingerprint, is_pairwise, scratch, resumption, steps, sends, receives, dependents }
     }
 
     /// The fingerprint of the frames of these steps.

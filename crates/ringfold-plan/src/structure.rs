@@ -146,8 +146,9 @@ fn written(step: &Step) -> Option<Region> {
 }
 
 fn check_scratch(rank: Rank, plan: &Plan) -> Result<(), Flaw> {
-    let in_scratch = plan.steps.iter().filter(|s| s.region.buffer == OpBuffer::Scratch && s.region.count > 0);
-    let used = in_scratch.map(|s| s.region.offset + u64::from(s.region.count)).max().unwrap_or(0);
+    let regions = plan.steps.iter().flat_map(|s| reads(s).into_iter().flatten().chain([s.region]));
+    let in_scratch = regions.filter(|r| r.buffer == OpBuffer::Scratch && r.count > 0);
+    let used = in_scratch.map(|r| r.offset + u64::from(r.count)).max().unwrap_or(0);
     if used == plan.scratch { Ok(()) } else { Err(Flaw::Scratch { rank, asked: plan.scratch, used }) }
 }
 

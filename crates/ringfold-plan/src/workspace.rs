@@ -25,6 +25,21 @@ pub trait Workspace {
     /// settled frame.
     fn load(&mut self, region: Region) -> Self::Payload;
 
+    /// As [`load`](Workspace::load), with the checksum of the bytes.
+    fn load_checked(&mut self, region: Region) -> (Self::Payload, u32) {
+        (self.load(region), 0)
+    }
+
+    /// The checksum of received bytes.
+    fn checksum(&self, _frame: &Self::Frame) -> u32 {
+        0
+    }
+
+    /// The digest of the target, which is complete: equal on peers with the same bits.
+    fn digest(&mut self) -> u64 {
+        0
+    }
+
     /// Copies `own` to `into`.
     fn copy(&mut self, own: Region, into: Region);
 

@@ -30,7 +30,8 @@ fn both_ends_of_every_pair_have_the_same_frames_in_all_plans() {
             Collective::AllToAll,
         ];
         for collective in collectives {
-            for method in methods(collective) {
+            let methods = |form: bool| methods(collective, form).iter().map(move |method| (form, method));
+            for (reproducible, method) in methods(false).chain(methods(true)) {
                 let has_trees = method.algorithm == Algorithm::Trees && world > 1;
                 shape.mesh = method.needs_mesh || has_trees;
                 let network = has_trees.then(|| random_network(world, 7));
@@ -38,6 +39,7 @@ fn both_ends_of_every_pair_have_the_same_frames_in_all_plans() {
                 for count in [0, 1, world as u64 - 1, world as u64, world as u64 + 1, 31, 101] {
                     let descriptor =
                         Descriptor::all_reduce(count, DType::F64, ReduceOp::Avg).with_collective(collective);
+                    let descriptor = Descriptor { reproducible, ..descriptor };
                     let tuning = Tuning {
                         chunk_bytes: 24,
                         window_slots: 1,

@@ -8,7 +8,7 @@ use crate::claim::{CertificateChain, Signature};
 use crate::coordinator::MasterMessage;
 use crate::descriptor::{Descriptor, Weight};
 use crate::doctor::Finding;
-use crate::epoch::{EpochDescription, Member};
+use crate::epoch::{EpochDescription, Member, ResumedOp};
 use crate::limits;
 use crate::link_message::{DeviceStage, LinkMessage};
 use crate::message::{
@@ -62,6 +62,10 @@ impl Bounded for Numbered<ToMaster> {
                 check_descriptor(descriptor)
             }
             ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
+            ToMaster::Suspended { descriptor, held, .. } => {
+                check_descriptor(descriptor)?;
+                at_most("members with chunks", held.len(), limits::MESH_WORLD_MAX)
+            }
             ToMaster::Measured(measured) => check_peers(&measured.links),
             ToMaster::Examined { findings, .. } => Finding::check_all(findings),
             ToMaster::Heartbeat { heard, ended } => {
@@ -89,8 +93,9 @@ impl Bounded for Numbered<ToPeer> {
                 check_description(description)?;
                 check_cause(ended)
             }
-            ToPeer::EpochOpened { missing, network, signature, .. } => {
+            ToPeer::EpochOpened { missing, network, resumed, signature, .. } => {
                 check_signature(signature.as_deref())?;
+                check_resumed(resumed)?;
                 at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)?;
                 check_network(network.as_deref())
             }
@@ -227,7 +232,7 @@ fn check_record(record: &OpRecord) -> Result<(), LimitExceeded> {
     check_signature(record.signature.as_deref())?;
     record.descriptor.as_ref().map_or(Ok(()), check_descriptor)?;
     match &record.progress {
-        OpProgress::Started | OpProgress::Done => Ok(()),
+        OpProgress::Started | OpProgress::Done | OpProgress::DoneWith { .. } => Ok(()),
         OpProgress::Decided(outcome) => check_outcome(outcome),
     }
 }
@@ -244,6 +249,7 @@ pub fn check_description(description: &EpochDescription) -> Result<(), LimitExce
     at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
     at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
     check_network(description.network.as_deref())?;
+    check_resumed(&description.resumed)?;
     at_most("relays", description.relays.len(), limits::RELAYS_MAX)?;
     description.members.iter().try_for_each(check_member)
 }
@@ -300,6 +306,13 @@ fn check_network(network: Option<&Network>) -> Result<(), LimitExceeded> {
     at_most("paths", network.paths.len(), limits::MESH_WORLD_MAX * limits::MESH_WORLD_MAX)
 }
 
+/// Only worlds in which all pairs are linked resume operations.
+fn check_resumed(resumed: &[ResumedOp]) -> Result<(), LimitExceeded> {
+    at_most("resumed operations", resumed.len(), limits::RESUMED_OPS_MAX)?;
+    let most = limits::MESH_WORLD_MAX * limits::MESH_WORLD_MAX;
+    resumed.iter().try_for_each(|resumed| at_most("pairs with chunks", resumed.held.len(), most))
+}
+
 fn check_wait(wait: &Wait) -> Result<(), LimitExceeded> {
     check_peers(&wait.missing)?;
     wait.names().try_for_each(|PeerName { name, .. }| check_name(name))
@@ -312,6 +325,11 @@ fn check_cause(cause: &Cause) -> Result<(), LimitExceeded> {
         Cause::LinkLost { from, to } => check_name(&from.name).and_then(|()| check_name(&to.name)),
         Cause::Mismatch { one, other } => waiting(one).and_then(|()| waiting(other)),
         Cause::Timeout(wait) => check_wait(wait),
+        Cause::Corrupted { from, to } => check_name(&from.name).and_then(|()| check_name(&to.name)),
+        Cause::ResultsDiffer { who, .. } => {
+            check_peers(who)?;
+            who.iter().try_for_each(|who| check_name(&who.name))
+        }
         Cause::Unable { who } | Cause::AbortedByUser { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
     }

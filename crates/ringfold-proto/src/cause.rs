@@ -55,6 +55,25 @@ pub enum Departure {
     StateRejected(StateRejection),
 }
 
+impl Departure {
+    /// The stable name of its kind.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::ConnectionLost => "connection_lost",
+            Self::Silent => "silent",
+            Self::Evicted(_) => "evicted",
+            Self::Unreachable => "unreachable",
+            Self::Misbehaved(_) => "misbehaved",
+            Self::NotReturned => "not_returned",
+            Self::Died => "died",
+            Self::NotEstablished => "not_established",
+            Self::EvictedBefore => "evicted_before",
+            Self::StateRejected(_) => "state_rejected",
+        }
+    }
+}
+
 /// How one side of a control connection violated the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum ProtocolViolation {
@@ -353,6 +372,23 @@ pub enum Cause {
     EpochEnded,
     #[error("{who} aborted the group")]
     AbortedByUser { who: PeerName },
+    /// A payload from one peer to another one does not match its checksum.
+    #[error("corrupted payload from {from} to {to}: its checksum does not match")]
+    Corrupted { from: PeerName, to: PeerName },
+    /// The results of peers differ: those of `who` from that of `agree` peers, the majority. If that is 0 there is no
+    /// majority, and `who` are the first few of all peers.
+    #[error("{}", differing_results(.who, *.agree))]
+    ResultsDiffer { who: Vec<PeerName>, agree: u32 },
+}
+
+/// Whose results differ from those of so many peers.
+fn differing_results(who: &[PeerName], agree: u32) -> String {
+    let names: Vec<_> = who.iter().map(|who| who.name.as_str()).collect();
+    let names = names.join(", ");
+    match agree {
+        0 => format!("the results of {names} differ, and there is no majority"),
+        _ => format!("the result of {names} differs from that of the other {agree} peers"),
+    }
 }
 
 /// What to do about a state without holders.

@@ -1,5 +1,6 @@
 //! The header of a data frame: a fixed layout of 72 bytes, little-endian.
 
+use crate::descriptor::mix;
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Seq, Tag};
 use crate::limits;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -22,8 +23,16 @@ pub struct DataHeader {
     pub slot: u16,
     /// Whether the slot needs no grant.
     pub eager: bool,
-    /// A checksum of the payload, where the pair agreed on one.
+    /// The checksum of the frame, if the operation checks payloads ([`frame_checksum`]).
     pub checksum: Option<u32>,
+}
+
+/// The checksum of a frame: of its payload's checksum, and of the place in the operation that the payload is for.
+///
+/// A payload's checksum is the low half of the low 64 bits of its XXH3-128, combined with the high half by exclusive or.
+pub fn frame_checksum(op: OpId, fingerprint: u64, chunk: u32, payload: u32) -> u32 {
+    let parts = [op.tag.0, op.seq.0, u64::from(chunk), u64::from(payload)];
+    parts.into_iter().fold(fingerprint, mix) as u32
 }
 
 /// Why a data header is invalid.

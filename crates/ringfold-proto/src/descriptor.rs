@@ -3,6 +3,7 @@
 
 use crate::dtype::DType;
 use crate::id::Rank;
+use crate::integrity::Integrity;
 use crate::quantization::Quantization;
 use crate::reduce_op::ReduceOp;
 use crate::tuning::Algorithm;
@@ -113,6 +114,7 @@ impl Default for Weight {
 /// reduce-scatter, scatter and all-to-all the input, for all-gather and gather the output. It is 0 for a barrier, and
 /// where only pairs of ranks know their sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(into = "WireDescriptor", try_from = "WireDescriptor")]
 pub struct Descriptor {
     pub collective: Collective,
     pub count: u64,
@@ -125,6 +127,10 @@ pub struct Descriptor {
     pub weight: Option<Weight>,
     /// Only plans whose operand order depends on the members alone.
     pub reproducible: bool,
+    /// Contributions are kept apart, so that survivors can resume the operation when a member is lost.
+    pub resume: bool,
+    /// What is checked beside the arguments.
+    pub integrity: Integrity,
     /// Operations of higher priority go first. Peers may differ.
     pub priority: u8,
     /// This peer's deadline in milliseconds, 0 for the default. Peers may differ.
@@ -142,6 +148,8 @@ impl Descriptor {
             quantization: None,
             weight: None,
             reproducible: false,
+            resume: false,
+            integrity: Integrity::NONE,
             priority: 0,
             deadline_ms: 0,
         }
@@ -153,6 +161,11 @@ impl Descriptor {
 
     pub fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.dtype.bytes() as u64)
+    }
+
+    /// Whether survivors can resume it, if all pairs are linked.
+    pub fn is_resumable(&self) -> bool {
+        self.resume && self.collective == Collective::AllReduce && self.quantization.is_none()
     }
 
     /// The descriptor with the fields in which peers may differ set to defaults.
@@ -173,8 +186,69 @@ impl Descriptor {
             | u64::from(self.op as u8) << 32
             | u64::from(self.reproducible) << 24
             | u64::from(self.weight.is_some()) << 25
+            | u64::from(self.integrity.bits()) << 26
+            | u64::from(self.resume) << 28
             | algorithm as u64;
         [root, self.count, quantization, shape, u64::from(chunk_bytes)].into_iter().fold(0x5bd1_e995, mix)
+    }
+}
+
+/// A descriptor as it is sent: `reproducible`, `integrity` and `resume` are one byte.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct WireDescriptor {
+    collective: Collective,
+    count: u64,
+    dtype: DType,
+    op: ReduceOp,
+    quantization: Option<Quantization>,
+    weight: Option<Weight>,
+    /// Reproducible 1, the bits of integrity 2 and 4, resume 8.
+    flags: u8,
+    priority: u8,
+    deadline_ms: u32,
+}
+
+impl From<Descriptor> for WireDescriptor {
+    fn from(of: Descriptor) -> Self {
+        let Descriptor { collective, count, dtype, op, quantization, weight, priority, deadline_ms, .. } = of;
+        let flags = u8::from(of.reproducible) | of.integrity.bits() << 1 | u8::from(of.resume) << 3;
+        Self { collective, count, dtype, op, quantization, weight, flags, priority, deadline_ms }
+    }
+}
+
+impl TryFrom<WireDescriptor> for Descriptor {
+    type Error = &'static str;
+
+    fn try_from(wire: WireDescriptor) -> Result<Self, Self::Error> {
+        let WireDescriptor {
+            collective,
+            count,
+            dtype,
+            op,
+            quantization,
+            weight,
+            flags,
+            priority,
+            deadline_ms,
+        } = wire;
+        if flags > 15 {
+            return Err("unknown flags of a descriptor");
+        }
+        let integrity = Integrity::from_bits(flags >> 1 & 3).unwrap_or_default();
+        let (reproducible, resume) = (flags & 1 != 0, flags & 8 != 0);
+        Ok(Self {
+            collective,
+            count,
+            dtype,
+            op,
+            quantization,
+            weight,
+            reproducible,
+            resume,
+            integrity,
+            priority,
+            deadline_ms,
+        })
     }
 }
 
@@ -194,6 +268,9 @@ impl fmt::Display for Descriptor {
         }
         if let Some(q) = self.quantization {
             write!(f, ", {:?} to {}", q.algorithm, q.dtype)?;
+        }
+        if self.integrity != Integrity::NONE {
+            write!(f, ", integrity {}", self.integrity)?;
         }
         write!(f, ")")
     }
@@ -226,6 +303,9 @@ mod tests {
             Descriptor { dtype: DType::I32, ..base },
             Descriptor { op: ReduceOp::Max, ..base },
             Descriptor { reproducible: true, ..base },
+            Descriptor { resume: true, ..base },
+            Descriptor { integrity: Integrity { payloads: true, results: false }, ..base },
+            Descriptor { integrity: Integrity { payloads: false, results: true }, ..base },
             Descriptor { weight: None, ..base },
             base.with_collective(Collective::Broadcast { root: Rank(0) }),
             base.with_collective(Collective::Broadcast { root: Rank(1) }),
@@ -235,6 +315,25 @@ mod tests {
         }
         assert_ne!(print(&base), base.fingerprint(Algorithm::Direct, 4096));
         assert_ne!(print(&base), base.fingerprint(Algorithm::Ring, 8192));
+    }
+
+    #[test]
+    fn integrity_and_resume_are_sent_in_the_byte_of_reproducible() {
+        let plain =
+            Descriptor { reproducible: true, ..Descriptor::all_reduce(100, DType::F32, ReduceOp::Avg) };
+        let encode = |d: &Descriptor| postcard::to_allocvec(d).unwrap();
+        let mut bytes = encode(&plain);
+        let at = bytes.len() - 3;
+        for bits in 0..4 {
+            bytes[at] = 1 | bits << 1;
+            let checked = Descriptor { integrity: Integrity::from_bits(bits).unwrap(), ..plain };
+            assert_eq!(encode(&checked), bytes);
+            assert_eq!(postcard::from_bytes::<Descriptor>(&bytes), Ok(checked));
+        }
+        bytes[at] = 9;
+        assert_eq!(postcard::from_bytes::<Descriptor>(&bytes), Ok(Descriptor { resume: true, ..plain }));
+        bytes[at] = 16;
+        assert!(postcard::from_bytes::<Descriptor>(&bytes).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::PeerName;
-use crate::id::{EpochId, PeerId, Rank};
+use crate::id::{EpochId, OpId, PeerId, Rank};
 use crate::network::Network;
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,16 @@ pub struct RelayAddress {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct MissingPair(pub Rank, pub Rank);
 
+/// An operation of an earlier epoch that all members resume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResumedOp {
+    /// Its id before. It is the first operation of its tag in the new epoch.
+    pub op: OpId,
+    /// For each member as an owner, and then for each member as a contributor: how many of the owner's chunks it holds of the
+    /// contributor.
+    pub held: Vec<u32>,
+}
+
 /// Everything that a member needs to know of an epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochDescription {
@@ -51,6 +61,8 @@ pub struct EpochDescription {
     pub missing: Vec<MissingPair>,
     /// The network that plans are chosen for; known once the epoch is open, and none if it makes no difference.
     pub network: Option<Box<Network>>,
+    /// Operations of earlier epochs that all members resume; known once the epoch is open.
+    pub resumed: Vec<ResumedOp>,
     /// The tuning of plans, the same for all members.
     pub tuning: Tuning,
     /// The key that authenticates connections between members.
@@ -79,6 +91,11 @@ impl EpochDescription {
         found.into_iter().filter(|r| *r != rank).filter_map(|r| self.members.get(r.index())).collect()
     }
 
+    /// Whether all pairs are linked.
+    pub fn is_full_mesh(&self) -> bool {
+        self.mesh && self.missing.is_empty()
+    }
+
     /// Whether the ring has an edge between the two, in either direction.
     pub fn are_ring_neighbours(&self, a: Rank, b: Rank) -> bool {
         let next = |r: Rank| {
@@ -92,7 +109,8 @@ impl EpochDescription {
     pub fn are_links_valid(&self) -> bool {
         let world = self.members.len();
         let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
-        pairs_ok && self.network.as_ref().is_none_or(|network| network.is_valid_for(world))
+        let resumed_ok = self.resumed.iter().all(|resumed| resumed.held.len() == world * world);
+        pairs_ok && resumed_ok && self.network.as_ref().is_none_or(|network| network.is_valid_for(world))
     }
 
     /// Whether a received description is valid: ranks in range, no duplicates, the ring a permutation, `me` a member.

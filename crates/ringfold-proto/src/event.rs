@@ -81,6 +81,7 @@ event_names! { Event:
     TourFound "tour_found" Debug,
     Replanned "replanned" Info,
     OpDecided "op_decided" Debug,
+    OpResumed "op_resumed" Info,
     OutOfStep "out_of_step" Warn,
     RoundDecided "round_decided" Debug,
     RoundFailed "round_failed" Debug,
@@ -156,6 +157,11 @@ pub enum Event {
         op: OpId,
         outcome: Outcome,
         bytes: u64,
+    },
+    /// An operation that lost a member is resumed by the others, in another epoch.
+    OpResumed {
+        op: OpId,
+        epoch: EpochId,
     },
     /// An operation waits in a circle with others after a failed epoch, and fails.
     OutOfStep(OpId),
@@ -274,6 +280,7 @@ impl fmt::Display for Event {
             Self::OpDecided { op, outcome: Outcome::Aborted(cause), .. } => {
                 write!(f, "{op} is aborted: {cause}")
             }
+            Self::OpResumed { op, epoch } => write!(f, "{op} is resumed in {epoch}"),
             Self::OutOfStep(op) => write!(f, "{op} waits for members that saw an operation before it fail"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
             Self::RoundFailed(phase, cause) => write!(f, "{phase} failed: {cause}"),

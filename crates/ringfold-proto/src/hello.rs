@@ -149,8 +149,8 @@ impl fmt::Display for VersionRange {
 pub struct Features(pub u64);
 
 impl Features {
-    /// Data frames may carry a checksum of their payload.
-    pub const CHECKSUM: Self = Self(1);
+    /// Operations may check their payloads and results ([`Integrity`](crate::integrity::Integrity)).
+    pub const INTEGRITY: Self = Self(1);
     /// A sync of the shared state may run beside collectives.
     pub const SYNC_BESIDE: Self = Self(2);
     /// Peers may be the ranks of a replica, which join and leave together.
@@ -158,7 +158,8 @@ impl Features {
     /// A peer may be asked to examine its host and its neighbours.
     pub const EXAMINE: Self = Self(8);
     /// Those of this build.
-    pub const SUPPORTED: Self = Self(Self::SYNC_BESIDE.0 | Self::REPLICAS.0 | Self::EXAMINE.0);
+    pub const SUPPORTED: Self =
+        Self(Self::INTEGRITY.0 | Self::SYNC_BESIDE.0 | Self::REPLICAS.0 | Self::EXAMINE.0);
 
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -497,7 +498,7 @@ mod tests {
             status: Status::Ok,
             has_secret: false,
             versions: VersionRange::SUPPORTED,
-            features: Features::CHECKSUM,
+            features: Features::INTEGRITY,
             run: RunId(1),
             session: PeerId(2),
             nonce: Nonce([3; 32]),

@@ -22,6 +22,7 @@ pub mod group_call;
 pub mod handshake;
 pub mod hello;
 pub mod id;
+pub mod integrity;
 pub mod limits;
 pub mod link_message;
 pub mod master;

@@ -97,6 +97,9 @@ pub const STATE_KEY_BYTES_MAX: usize = 256;
 /// Worlds up to this size have links between all pairs; larger ones only along the ring.
 pub const MESH_WORLD_MAX: usize = 16;
 
+/// Operations that an epoch resumes.
+pub const RESUMED_OPS_MAX: usize = 64;
+
 /// Plans are chosen for newer measurements if operations get faster by more than this.
 pub const REPLAN_GAIN_PERCENT: u32 = 15;
 
@@ -183,3 +186,9 @@ pub const FINDING_TEXT_BYTES_MAX: usize = 1024;
 
 /// Connections to a silent master that a peer keeps open until it has reconnected.
 pub const STALE_CONNECTIONS_MAX: usize = 2;
+
+/// Bytes of a line of a flight recorder, with its end.
+pub const FLIGHT_LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a flight recorder.
+pub const FLIGHT_BYTES_MAX: u64 = 1 << 30;

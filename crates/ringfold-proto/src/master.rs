@@ -22,6 +22,7 @@ mod reduce;
 mod rejected_state;
 mod replica;
 mod restore;
+mod resumption;
 mod roster;
 mod status;
 mod suspicion;
@@ -347,6 +348,7 @@ impl Master {
             ToMaster::OpVote { op, descriptor, ballot } => {
                 self.handle_op_vote(now, peer, op, descriptor, ballot)
             }
+            ToMaster::Suspended { op, descriptor, held } => self.handle_suspended(peer, op, descriptor, held),
             ToMaster::EpochReady { epoch, unreachable } => self.handle_ready(peer, epoch, unreachable),
             ToMaster::LinkTrouble { epoch, peer: other, direction } => {
                 self.handle_link_trouble(now, peer, epoch, other, direction);

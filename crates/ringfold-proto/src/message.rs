@@ -6,7 +6,7 @@ use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
 use crate::descriptor::Descriptor;
 use crate::doctor::Finding;
-use crate::epoch::{Attributes, EpochDescription, MissingPair};
+use crate::epoch::{Attributes, EpochDescription, MissingPair, ResumedOp};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, ReplicaId, Revision, Seq, Tag, Term};
 use crate::network::{Measurement, Network};
 use crate::shared_state::{SyncOffer, SyncVerdict};
@@ -122,6 +122,19 @@ pub enum OpProgress {
     Done,
     /// The outcome is known.
     Decided(Outcome),
+    /// Done, with the digest of the result; with [`Features::INTEGRITY`](crate::hello::Features::INTEGRITY).
+    DoneWith { digest: u64 },
+}
+
+impl OpProgress {
+    /// The vote of a peer that has the result: its digest, if the operation compares results.
+    pub fn done(&self) -> Option<Option<u64>> {
+        match self {
+            Self::Done => Some(None),
+            Self::DoneWith { digest } => Some(Some(*digest)),
+            Self::Started | Self::Decided(_) => None,
+        }
+    }
 }
 
 /// One operation in a [`Resume`].
@@ -217,7 +230,7 @@ impl Request {
 /// A vote on an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ballot {
-    /// The result is complete here. The digest of the result is not used yet.
+    /// The result is complete here; with its digest, if the operation compares results.
     Done { digest: Option<u64> },
     /// The frames of a peer do not match this peer's arguments.
     Differs { from: PeerId },
@@ -227,6 +240,9 @@ pub enum Ballot {
     Unable,
     /// The deadline of this peer's call has passed.
     TimedOut,
+    /// A payload of a peer does not match its checksum; with
+    /// [`Features::INTEGRITY`](crate::hello::Features::INTEGRITY).
+    Corrupted { from: PeerId },
 }
 
 /// The direction in which a link makes no progress.
@@ -280,6 +296,9 @@ pub enum ToMaster {
     Fetching { done_bytes: u64, all_bytes: u64 },
     /// What the peer has found, for an examination of this number.
     Examined { examination: u64, findings: Vec<Finding> },
+    /// A resumable operation was aborted because a member was lost, and this peer waits to resume it. It holds so many chunks of
+    /// the contributions of each member.
+    Suspended { op: OpId, descriptor: Descriptor, held: Vec<(PeerId, u32)> },
 }
 
 impl ToMaster {
@@ -364,6 +383,8 @@ pub enum ToPeer {
         epoch: EpochId,
         missing: Vec<MissingPair>,
         network: Option<Box<Network>>,
+        /// Operations of earlier epochs that are resumed.
+        resumed: Vec<ResumedOp>,
         attributes: Attributes,
         rounds: RoundNumbers,
         /// Over the whole description of the epoch.

@@ -89,6 +89,11 @@ pub enum PeerAction {
     /// Start an operation on the buffers of this call; report with [`Peer::handle_op_done`] and the like.
     /// The plan is chosen for the network here, if there is one, and otherwise for the epoch's.
     StartOp { op: OpId, call: CallId, descriptor: Descriptor, network: Option<Arc<Network>> },
+    /// Start this operation on the buffers of this call, which was suspended: with what the members hold, as in
+    /// [`ResumedOp`](crate::epoch::ResumedOp).
+    ResumeOp { op: OpId, call: CallId, descriptor: Descriptor, held: Arc<[u32]> },
+    /// Abort the operation, and keep what has arrived of it; report with [`Peer::handle_op_suspended`].
+    SuspendOp(OpId),
     /// Commit the operation; report with [`Peer::handle_op_released`] when its buffers are free.
     CommitOp(OpId),
     /// Abort the operation; report with [`Peer::handle_op_released`] when its buffers are restored.
@@ -324,9 +329,9 @@ impl Peer {
                 self.latest = attributes;
                 self.handle_proposed(now, *description, ended, signature);
             }
-            ToPeer::EpochOpened { epoch, missing, network, attributes, rounds, signature } => {
+            ToPeer::EpochOpened { epoch, missing, network, resumed, attributes, rounds, signature } => {
                 self.latest = attributes;
-                self.handle_opened(now, epoch, missing, network, rounds, signature);
+                self.handle_opened(now, epoch, missing, (network, resumed), rounds, signature);
             }
             ToPeer::Decided { op, outcome, attributes, signature } => {
                 self.latest = attributes;

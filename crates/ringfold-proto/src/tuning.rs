@@ -20,6 +20,8 @@ pub enum Algorithm {
     Halving = 4,
     /// Along trees that fit the measured network.
     Trees = 5,
+    /// Recursive doubling: log₂(world) hops of all data, for small messages.
+    Doubling = 6,
 }
 
 impl fmt::Display for Algorithm {
@@ -30,6 +32,7 @@ impl fmt::Display for Algorithm {
             Self::OneShot => "one-shot",
             Self::Halving => "halving",
             Self::Trees => "trees",
+            Self::Doubling => "doubling",
         })
     }
 }
@@ -105,6 +108,16 @@ impl Tuning {
         },
         forced: None,
     };
+
+    /// Adapts to ranks that are all on one host and do not share memory, unless the costs were measured: sending a frame
+    /// through the kernel takes longer than waiting for one.
+    pub fn for_loopback(self) -> Self {
+        if self.tcp != Self::DEFAULT.tcp {
+            return self;
+        }
+        let tcp = TransportCosts { hop_ns: 4_000, frame_ns: 6_000, beside_ring_percent: 100, ..self.tcp };
+        Self { tcp, ..self }
+    }
 
     /// Adapts to the longest round trip: windows cover it at the highest rate of a link, and plans with fewer hops are
     /// preferred if it is long.

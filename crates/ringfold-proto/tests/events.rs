@@ -61,6 +61,7 @@ fn master_events() -> Vec<Event> {
         Event::Replanned(epoch, 10),
         Event::OpDecided { op: op(), outcome: Outcome::COMMITTED, bytes: 8 },
         Event::OpDecided { op: op(), outcome: Outcome::Aborted(cause()), bytes: 8 },
+        Event::OpResumed { op: op(), epoch: op().epoch },
         Event::OutOfStep(op()),
         Event::RoundDecided(Phase::Topology, 1),
         Event::RoundFailed(Phase::Topology, cause()),

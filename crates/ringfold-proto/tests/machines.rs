@@ -2,6 +2,7 @@
 
 mod claiming;
 mod deadlines;
+mod integrity;
 mod joining;
 mod leading;
 mod liveness;
@@ -12,6 +13,7 @@ mod reducing;
 mod replicas;
 mod resetting;
 mod restarting;
+mod resuming;
 mod scale;
 mod sharing_state;
 mod signing;

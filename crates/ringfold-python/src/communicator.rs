@@ -42,6 +42,7 @@ struct AllReduceRequest<'py> {
     weight: Option<f64>,
     deadline: Option<f64>,
     error_feedback: bool,
+    reproducible: bool,
 }
 
 /// Bytes sent and received, and the same within this host.
@@ -315,6 +316,9 @@ impl AllReduceRequest<'_> {
         }
         if self.error_feedback {
             options = options.error_feedback();
+        }
+        if self.reproducible {
+            options = options.reproducible();
         }
         if let Some(weight) = self.weight {
             options = options.weight(weight);

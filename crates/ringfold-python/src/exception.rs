@@ -117,7 +117,7 @@ fn kind(error: &Error) -> &'static str {
             Cause::Timeout(_) => "timeout",
             Cause::PeerLost { .. } | Cause::LinkLost { .. } => "lost",
             Cause::Mismatch { .. } => "mismatch",
-            Cause::Unable { .. } => "system",
+            Cause::Unable { .. } | Cause::Corrupted { .. } | Cause::ResultsDiffer { .. } => "system",
             Cause::EpochEnded | Cause::AbortedByUser { .. } => "aborted",
         },
         Error::Misuse(_) | Error::BadArgument(_) => "argument",

@@ -182,6 +182,12 @@ table! {
     QUIC "quic" for LINKED: Kind::Bool, "true";
     /// Processes of one host share memory.
     SHARED_MEMORY "shared_memory" for LINKED: Kind::Bool, "true";
+    /// Ranks of a group on one host copy large data directly from each other's memory, if the kernel permits it for all of them.
+    DIRECT_COPY "direct_copy" for GROUP: Kind::Bool, "true";
+    /// Sums have the same bits whatever the plan, the transport, the chunks and the number of ranks per host. Must be the same on all peers or ranks.
+    REPRODUCIBLE "reproducible" for LINKED: Kind::Bool, "false";
+    /// What all-reduces check: checksums of payloads, digests of results, or both. Must be the same on all peers.
+    INTEGRITY "integrity" for PEER: Kind::Choice(&["none", "payloads", "results", "all"]), "none";
     /// This peer relays the traffic of peers that cannot reach each other.
     VOLUNTEER_RELAY "volunteer_relay" for PEER: Kind::Bool, "false";
     /// A peer examines its host and the way to the master before it connects, as `ringfold doctor --quick` does, and fails with what it has found.

@@ -21,6 +21,10 @@ pub struct Buffer {
     pub violations: Vec<String>,
     /// A planted bug: overwritten values are not restored.
     pub skips_restore: bool,
+    /// Faulty memory: a value of the result changes when it is complete.
+    pub flips_result: bool,
+    /// A planted bug: all payloads have the same checksum.
+    pub skips_checksums: bool,
 }
 
 /// A buffer shared by the user, the executor and puts that were not sent.
@@ -40,11 +44,21 @@ impl Buffer {
             returned: false,
             violations: Vec::new(),
             skips_restore: false,
+            flips_result: false,
+            skips_checksums: false,
         }))
     }
 
     pub fn result(&self) -> &[Symbol] {
         if self.in_place { &self.source } else { &self.target }
+    }
+
+    fn flip_result(&mut self) {
+        let bits = self.contribution.0;
+        let result = if self.in_place { &mut self.source } else { &mut self.target };
+        if let Some(symbol) = result.first_mut() {
+            symbol.flip(bits);
+        }
     }
 
     /// Whether the source holds the values of the user.
@@ -97,6 +111,13 @@ impl SymbolWorkspace {
         buffer.borrow_mut().scratch = (0..scratch).map(Symbol::blank).collect();
         Self { buffer }
     }
+
+    /// Access for an operation that is resumed, with what is in the scratch memory.
+    pub fn resumed(buffer: SharedBuffer, scratch: u64) -> Self {
+        let longest = buffer.borrow().scratch.len().max(scratch as usize);
+        buffer.borrow_mut().scratch.resize(longest, Symbol::blank(0));
+        Self { buffer }
+    }
 }
 
 /// A put that was not sent. The memory is read when it is sent.
@@ -128,6 +149,24 @@ impl Workspace for SymbolWorkspace {
         self.buffer.borrow_mut().touch("memory was read");
         let snapshot = self.buffer.borrow().read(region);
         SymbolPayload { snapshot, region, buffer: Rc::clone(&self.buffer) }
+    }
+
+    fn load_checked(&mut self, region: Region) -> (SymbolPayload, u32) {
+        let payload = self.load(region);
+        let sum = self.checksum(&payload.snapshot);
+        (payload, sum)
+    }
+
+    fn checksum(&self, frame: &[Symbol]) -> u32 {
+        if self.buffer.borrow().skips_checksums { 0 } else { Symbol::digest(frame) as u32 }
+    }
+
+    fn digest(&mut self) -> u64 {
+        let mut buffer = self.buffer.borrow_mut();
+        if buffer.flips_result {
+            buffer.flip_result();
+        }
+        Symbol::digest(buffer.result())
     }
 
     fn copy(&mut self, own: Region, into: Region) {

@@ -1,23 +1,35 @@
 //! Command line of the simulator.
 
-use clap::Parser;
+mod recorded_runs;
+
+use clap::{ArgGroup, Parser};
 use ringfold_sim::{PlantedBug, RunReport};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Simulates complete Ringfold runs in virtual time: masters, up to 12 peers, and faults, from a seed.
+/// Simulates complete Ringfold runs in virtual time: masters, up to 12 peers, and faults, from a seed; or a recorded run.
+///
+/// --from simulates what flight recorders say: who joined, left, died or was evicted, which operations were committed or failed,
+/// votes, syncs, restarts of masters. The recorder of a master is needed; those of peers say who was in a failed operation. It
+/// prints the recorded and the simulated decisions side by side, and exits with 0 if they are equal, 1 if they differ or a
+/// guarantee is violated, 2 if the input cannot be read.
+///
+/// A recorder does not know data, the exact timing of messages, timeouts that were set, or replicas. Operations that it only
+/// counts are simulated up to 8 times in a row, with small buffers, and pauses are shortened.
 #[derive(Parser)]
 #[command(name = "ringfold-sim", version)]
+#[command(group(ArgGroup::new("recorded").args(["from", "scenario"])))]
 struct Options {
-    /// Replay one seed and print its log.
+    /// Replay one seed and print its log. Of a recorded run it varies the timing of messages.
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run the seeds from A to B, B excluded.
-    #[arg(long, value_name = "A..B", value_parser = parse_range, default_value = "0..1000")]
-    seeds: (u64, u64),
+    /// Run the seeds from A to B, B excluded; 0..1000 if missing, or one of a recorded run.
+    #[arg(long, value_name = "A..B", value_parser = parse_range)]
+    seeds: Option<(u64, u64)>,
     /// With --seeds: run every Nth of them. Seeds with several masters are 5, 14, 23, and so on.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     step: u64,
@@ -33,10 +45,25 @@ struct Options {
     /// With --seeds: stop after this many seeds with violations.
     #[arg(long, default_value_t = 1)]
     violations: u64,
+    /// Simulate the run of these flight recorders: files, or directories with them.
+    #[arg(long, value_name = "FILE|DIR", num_args = 1..)]
+    from: Vec<PathBuf>,
+    /// Simulate a scenario that --write has written.
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// With --from: write the scenario to this file.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    write: Option<PathBuf>,
+    /// Of a recorded run with one seed: print the log of the simulation, too.
+    #[arg(long, requires = "recorded")]
+    log: bool,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if !options.from.is_empty() || options.scenario.is_some() {
+        return recorded_runs::run(&options);
+    }
     match options.seed {
         Some(seed) => replay(seed, &options),
         None => run_many(&options),
@@ -75,16 +102,20 @@ struct Totals {
     committed: u64,
     aborted: u64,
     synced: u64,
+    resumed: u64,
     violated: u64,
     /// When progress was last printed, in seconds.
     printed_at: u64,
 }
 
+/// The seeds that are run if none are given.
+const SEEDS: (u64, u64) = (0, 1000);
+
 /// The interval of progress lines.
 const PROGRESS_SECONDS: u64 = 5;
 
 fn run_many(options: &Options) -> ExitCode {
-    let (low, high) = options.seeds;
+    let (low, high) = options.seeds.unwrap_or(SEEDS);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let jobs = if options.jobs == 0 { cores } else { options.jobs };
     let (next, totals, start) = (AtomicU64::new(low), Mutex::new(Totals::default()), Instant::now());
@@ -104,10 +135,10 @@ fn run_many(options: &Options) -> ExitCode {
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    let Totals { seeds, steps, committed, aborted, synced, violated, .. } =
+    let Totals { seeds, steps, committed, aborted, synced, resumed, violated, .. } =
         totals.into_inner().expect("no run panicked");
     println!(
-        "{seeds} seeds in {seconds:.1} s ({:.0} seeds/s, {:.0} steps/s): {committed} reduces committed, {aborted} aborted, {synced} syncs, {violated} seeds with violations",
+        "{seeds} seeds in {seconds:.1} s ({:.0} seeds/s, {:.0} steps/s): {committed} reduces committed, {aborted} aborted, {resumed} resumed, {synced} syncs, {violated} seeds with violations",
         seeds as f64 / seconds,
         steps as f64 / seconds,
     );
@@ -122,6 +153,7 @@ impl Totals {
         self.committed += report.committed;
         self.aborted += report.aborted;
         self.synced += report.synced;
+        self.resumed += report.resumed;
         if let Some(violation) = report.violations.first() {
             self.violated += 1;
             let (seed, planted) =
@@ -132,7 +164,8 @@ impl Totals {
         let elapsed = start.elapsed();
         if elapsed.as_secs() >= self.printed_at + PROGRESS_SECONDS {
             self.printed_at = elapsed.as_secs();
-            let (seeds, all) = (self.seeds, (options.seeds.1 - options.seeds.0).div_ceil(options.step));
+            let (low, high) = options.seeds.unwrap_or(SEEDS);
+            let (seeds, all) = (self.seeds, (high - low).div_ceil(options.step));
             eprintln!("{seeds} of {all} seeds, {:.0}/s", seeds as f64 / elapsed.as_secs_f64());
         }
     }

@@ -121,6 +121,8 @@ pub struct Oracle {
     pub violations: Vec<Violation>,
     pub committed: u64,
     pub aborted: u64,
+    /// Operations that peers have resumed.
+    pub resumed: u64,
     pub synced: u64,
 }
 

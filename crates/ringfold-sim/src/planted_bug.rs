@@ -34,6 +34,12 @@ pub enum PlantedBug {
     AdmitHalfReplica,
     /// A restarted master does not learn which replica a peer is a rank of.
     ForgetReplica,
+    /// A resumed operation takes other memory for the contributions that have arrived.
+    ForgetKeptChunks,
+    /// The digests of results are lost on their way to the master.
+    LoseDigests,
+    /// The checksums of payloads are not compared.
+    SkipChecksums,
     /// A master that leads takes it that all others support it.
     DecideAlone,
     /// A standby that has not heard the active master for a moment takes over, as if all masters supported it.

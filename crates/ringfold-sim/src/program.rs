@@ -168,7 +168,7 @@ impl Program {
     }
 
     /// The offer of the shared state. Some offers have other keys and an old revision, as of another program.
-    fn offer(&mut self) -> SyncOffer {
+    pub fn offer(&mut self) -> SyncOffer {
         self.has_other_layout = !self.calm
             && self.revision.0 > 1
             && self.layout_random.with_probability(self.program_config.other_layouts_per_mille);
@@ -344,6 +344,6 @@ impl Program {
 }
 
 /// Whether the communicator cannot be used any more.
-fn is_final(why: &Failure) -> bool {
+pub fn is_final(why: &Failure) -> bool {
     matches!(why, Failure::MasterLost(_) | Failure::JoinRejected(_) | Failure::Removed(_) | Failure::Left)
 }

@@ -1,6 +1,8 @@
 //! The scenario of a seed: peers, programs and faults.
 
 use crate::random_stream::RandomStream;
+use crate::recorded::{Item, RecordedScenario};
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
@@ -68,6 +70,8 @@ pub struct ProgramConfig {
     pub asks_pending: bool,
     /// Whether the topology is optimised in each iteration, after the sync.
     pub optimises: bool,
+    /// Whether reduces are resumed when a peer is lost.
+    pub resumes: bool,
     /// Syncs run beside the reduces of their iteration.
     pub syncs_beside: bool,
     /// Retries of failed reduces before the topology is updated.
@@ -99,6 +103,8 @@ pub struct Scenario {
     pub timing: Timing,
     pub recovery: RecoverySettings,
     pub tuning: Tuning,
+    /// What operations check. Bits flip in what they check, before faults end.
+    pub integrity: Integrity,
     /// Whether peers report measurements of their links, after which plans change.
     pub measures: bool,
     /// The longest latency of most packets.
@@ -107,6 +113,8 @@ pub struct Scenario {
     pub break_after: Duration,
     /// How long the executor waits for progress on a link.
     pub stall_after: Duration,
+    /// The steps and decisions of a recorded run, which replace programs and faults.
+    pub script: Option<Vec<Item>>,
 }
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -175,6 +183,7 @@ impl Scenario {
             // By the number of the seed, so that older seeds keep their meaning.
             program_config: ProgramConfig {
                 other_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 },
+                resumes: RandomStream::new(seed, "resumption").with_probability(250),
                 syncs_beside: RandomStream::new(seed, "syncs").with_probability(200),
                 ..program_config(&mut random, has_losses(seed))
             },
@@ -184,16 +193,43 @@ impl Scenario {
                 5 => Tuning { forced: Some(Algorithm::Trees), ..tuning(&mut random) },
                 _ => tuning(&mut random),
             },
+            integrity: integrity(seed),
             measures: seed % 4 == 1,
             latency_max: Duration::from_micros(random.between(50, 4_000)),
             break_after: MS(1_600),
             stall_after: MS(1_000),
+            script: None,
         };
         if only_takeovers {
             let config = &mut scenario.program_config;
             (config.deviations_per_mille, config.other_layouts_per_mille) = (0, 0);
         }
         scenario
+    }
+}
+
+impl Scenario {
+    /// A recorded run, with the timing of messages from a seed.
+    pub fn recorded(seed: u64, recorded: &RecordedScenario) -> Self {
+        let mut random = RandomStream::new(seed, "recorded");
+        Self {
+            seed,
+            masters: recorded.masters,
+            only_takeovers: false,
+            starters: Vec::new(),
+            replica_ranks: None,
+            faults: Vec::new(),
+            // The scenario ends by itself.
+            calm_at: Time(u64::MAX / 4),
+            program_config: ProgramConfig { other_layouts_per_mille: 0, ..program_config(&mut random, true) },
+            recovery: RecoverySettings { policy: Recover::Newest, after: MS(1_500), min: None },
+            tuning: tuning(&mut random),
+            integrity: Integrity::NONE,
+            measures: false,
+            latency_max: Duration::from_micros(random.between(50, 1_000)),
+            script: Some(recorded.timeline.clone()),
+            ..Self::new(0)
+        }
     }
 }
 
@@ -206,6 +242,13 @@ fn masters(seed: u64) -> usize {
 fn replica_ranks(seed: u64) -> Option<usize> {
     let mut random = RandomStream::new(seed, "replicas");
     random.with_probability(200).then(|| random.between(2, 4) as usize)
+}
+
+/// In a quarter of the seeds payloads, results or both are checked.
+fn integrity(seed: u64) -> Integrity {
+    let mut random = RandomStream::new(seed, "integrity");
+    let bits = if random.with_probability(250) { random.between(1, 4) } else { 0 };
+    Integrity::from_bits(bits as u8).unwrap_or_default()
 }
 
 fn timing() -> Timing {
@@ -238,6 +281,7 @@ fn tuning(random: &mut RandomStream) -> Tuning {
         Some(Algorithm::Direct),
         Some(Algorithm::OneShot),
         Some(Algorithm::Halving),
+        Some(Algorithm::Doubling),
     ];
     Tuning {
         chunk_bytes: 16 * random.between(1, 5) as u32,
@@ -269,6 +313,7 @@ fn program_config(random: &mut RandomStream, always_syncs: bool) -> ProgramConfi
         asks_pending: random.with_probability(400),
         optimises: random.with_probability(200),
         syncs_beside: false,
+        resumes: false,
         retries: random.between(0, 4) as u32,
         compute_max: MS(random.between(4, 200)),
         deviations_per_mille: if random.with_probability(250) { random.between(1, 60) } else { 0 },

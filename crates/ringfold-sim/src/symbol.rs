@@ -41,6 +41,21 @@ impl Symbol {
         let settled = left.settled.saturating_add(right.settled);
         Self { terms, shape: mix(left.shape, right.shape), position, settled }
     }
+
+    /// Faulty memory or a faulty wire: bits change. Different `bits` make different symbols.
+    pub fn flip(&mut self, bits: u32) {
+        self.shape ^= 1 + u64::from(bits);
+        self.settled ^= 1;
+    }
+
+    /// A hash of symbols.
+    pub fn digest(symbols: &[Self]) -> u64 {
+        let word = mix;
+        symbols.iter().fold(symbols.len() as u64, |digest, symbol| {
+            let digest = symbol.terms.iter().fold(digest, |digest, term| word(digest, u64::from(term.0)));
+            [symbol.shape, symbol.position, u64::from(symbol.settled)].into_iter().fold(digest, word)
+        })
+    }
 }
 
 impl fmt::Display for Symbol {

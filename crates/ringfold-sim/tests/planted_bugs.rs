@@ -33,6 +33,8 @@ macro_rules! found {
 }
 
 found! {
+    lost_digests_of_results_are_found: LoseDigests by ResultsAreRight;
+    skipped_checksums_of_payloads_are_found: SkipChecksums by ResultsAreRight | NoFalseAccusation;
     a_skipped_restore_is_found: SkipRestore by BuffersAreRestored;
     a_commit_without_the_last_vote_is_found: CommitWithoutLastVote by OutcomesAreUnanimous | NoFalseAccusation;
     a_vote_that_counts_twice_is_found: CountVoteTwice by OutcomesAreUnanimous | NoFalseAccusation;
@@ -49,5 +51,6 @@ found! {
     a_forgotten_replica_is_found: ForgetReplica by ReplicasAreWhole;
     a_master_that_decides_without_a_majority_is_found: DecideAlone by OneHistory;
     a_standby_that_takes_over_too_early_is_found: TakeOverTooEarly by OneHistory;
+    kept_chunks_that_are_forgotten_are_found: ForgetKeptChunks by ResultsAreRight;
     a_checkpoint_that_is_taken_for_an_older_one_is_found: ForgetCheckpoint by NewestStateWins;
 }

@@ -32,6 +32,7 @@ pub struct AllReduce {
     pub(crate) deadline: Option<Duration>,
     pub(crate) reproducible: bool,
     pub(crate) error_feedback: bool,
+    pub(crate) resume: bool,
 }
 
 impl AllReduce {
@@ -45,6 +46,7 @@ impl AllReduce {
             deadline: None,
             reproducible: false,
             error_feedback: false,
+            resume: false,
         }
     }
 
@@ -97,9 +99,25 @@ impl AllReduce {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// Makes the order of the operands depend only on the set of peers, not on the ring.
+    /// Gives the same bits whatever the plan, the transport, the chunks, and the number of peers per host.
+    ///
+    /// The data of all peers is reduced from left to right in the order of the members. A quantised all-reduce cannot be
+    /// reproducible: elements of a chunk share their scale. [`CommunicatorBuilder::reproducible`] does it for all operations.
+    ///
+    /// [`CommunicatorBuilder::reproducible`]: crate::CommunicatorBuilder::reproducible
     pub fn reproducible(self) -> Self {
         Self { reproducible: true, ..self }
+    }
+
+    /// Resumes the operation when a peer is lost, instead of failing it.
+    ///
+    /// The peers keep the contributions of the others apart until the result is decided. If one is lost, the others send again
+    /// only what is missing, and the results; [`ReduceInfo::world`] says how many peers are in the result. The call still
+    /// fails if a new peer is admitted at the same time, if not all pairs of peers are linked, or for any other reason than the
+    /// loss of a peer. It needs scratch memory of about the size of the buffer, and pays for large buffers on slow links.
+    /// A quantised all-reduce cannot be resumed.
+    pub fn resume(self) -> Self {
+        Self { resume: true, ..self }
     }
 
     pub(crate) fn descriptor(&self, dtype: DType, count: u64) -> Result<Descriptor, Error> {
@@ -112,6 +130,12 @@ impl AllReduce {
                 quantization.dtype,
                 self.op
             ));
+        }
+        if self.reproducible && self.quantization.is_some() {
+            return Err(invalid!("unsupported quantization: a quantized all-reduce cannot be reproducible"));
+        }
+        if self.resume && self.quantization.is_some() {
+            return Err(invalid!("unsupported quantization: a quantized all-reduce cannot be resumed"));
         }
         if self.error_feedback && !self.supports_error_feedback() {
             return Err(invalid!(
@@ -138,11 +162,11 @@ impl AllReduce {
         };
         let deadline_ms =
             self.deadline.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1));
-        let (op, reproducible) = (self.op, self.reproducible);
+        let (op, reproducible, resume) = (self.op, self.reproducible, self.resume);
         // The sum of the weights travels as one more element.
         let count = count + u64::from(weight.is_some());
         let base = Descriptor::all_reduce(count, dtype, op);
-        Ok(Descriptor { quantization: self.quantization, weight, reproducible, deadline_ms, ..base })
+        Ok(Descriptor { quantization: self.quantization, weight, reproducible, resume, deadline_ms, ..base })
     }
 }
 

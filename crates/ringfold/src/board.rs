@@ -6,10 +6,12 @@
 
 mod block_reduce;
 mod collective_run;
+mod direct_copy;
 mod exchange;
 mod multicast;
 mod one_shot;
 mod operands;
+mod peer_memory;
 mod personalized;
 mod pipeline;
 mod settings;
@@ -23,6 +25,7 @@ pub use operands::{Operands, Pieces, PiecesMut};
 use collective_run::{BoardContext, CollectiveRun};
 use exchange::Exchange;
 use one_shot::OneShot;
+use peer_memory::{Introductions, PeerMemory};
 use pipeline::Pipeline;
 use ringfold_fabric::arena::{Arena, ArenaMember, WaitTerms};
 use ringfold_fabric::waiter::CancelToken;
@@ -46,6 +49,8 @@ pub struct Board {
     collectives: u64,
     /// The last descriptor and its fingerprint: programs repeat calls.
     last: Option<(Descriptor, u64)>,
+    /// The memory of all ranks, once they have agreed to read it.
+    peers: Option<Vec<PeerMemory>>,
 }
 
 /// Why a collective failed. No rank can use the board afterwards.
@@ -64,6 +69,9 @@ pub enum BoardError {
     Left { rank: Rank },
 }
 
+/// The fingerprint of the [agreement](Board::agree_on_direct_copies).
+const AGREEMENT: u64 = u64::from_le_bytes(*b"rfdirect");
+
 impl BoardError {
     fn aborted(arena: &Arena) -> Self {
         match arena.aborted() {
@@ -74,11 +82,14 @@ impl BoardError {
 }
 
 impl Board {
+    /// The longest piece from which on scatters and all-to-alls are direct, if the ranks have agreed.
+    pub const DIRECT_BYTES_MIN: usize = Settings::DIRECT_BYTES_MIN;
+
     /// The board of a rank; `None` if that rank's member is taken.
     pub fn new(arena: impl Into<Arc<Arena>>, me: Rank) -> Option<Self> {
         let arena = arena.into();
         let world = arena.geometry().world;
-        Some(Self { member: arena.join(me)?, world, rounds: 0, collectives: 0, last: None })
+        Some(Self { member: arena.join(me)?, world, rounds: 0, collectives: 0, last: None, peers: None })
     }
 
     /// Runs a collective, together with all other ranks. The terms are computed only if there is a wait.
@@ -130,6 +141,34 @@ impl Board {
                 if self.member.arena().seal() >= point { Ok(()) } else { Err(error) }
             }
         }
+    }
+
+    /// Agrees with all other ranks whether large copies read the memory of the other processes directly: if all of them
+    /// may, and `is_on` on all ranks. Returns why not, the same on all ranks.
+    pub fn agree_on_direct_copies<'t>(
+        &mut self,
+        is_on: bool,
+        terms: impl Into<WaitTerms<'t>>,
+    ) -> Result<Result<(), String>, BoardError> {
+        let terms = terms.into();
+        self.agree(is_on, &mut || terms).map_err(|error| self.abort(error))
+    }
+
+    fn agree<'t>(
+        &mut self,
+        is_on: bool,
+        terms: &mut impl FnMut() -> WaitTerms<'t>,
+    ) -> Result<Result<(), String>, BoardError> {
+        let mut introductions = Exchange::new(Introductions::new(self.member.rank(), self.world, is_on), 0);
+        Pipeline::new(self.rounds, AGREEMENT).run(&mut self.member, &mut introductions, terms)?;
+        let mut verdicts = Exchange::new(introductions.chunks.verdicts(), 0);
+        Pipeline::new(self.rounds + 1, AGREEMENT).run(&mut self.member, &mut verdicts, terms)?;
+        self.rounds += 2;
+        if let Some(refusal) = verdicts.chunks.refusal {
+            return Ok(Err(refusal.to_string()));
+        }
+        self.peers = Some(introductions.chunks.peers);
+        Ok(Ok(()))
     }
 
     /// Sets what cancels waits that are [cancellable](Self::set_cancellable).
@@ -195,7 +234,7 @@ impl Board {
             self.rounds += 1;
             return Ok(());
         }
-        let context = BoardContext { me, world, settings };
+        let context = BoardContext { me, world, settings, peers: self.peers.as_deref() };
         let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
         run.run(&mut self.member, terms)?;
         self.rounds = run.next_round;
@@ -203,15 +242,17 @@ impl Board {
     }
 
     #[cfg(test)]
-    fn begin<'a>(
+    fn begin<'a, 'p>(
         &mut self,
         descriptor: &Descriptor,
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'a>,
-    ) -> CollectiveRun<'a> {
-        let settings = Settings::new(self.member.arena().geometry(), tuning);
-        let context = BoardContext { me: self.member.rank(), world: self.world, settings };
+        peers: Option<&'p [PeerMemory]>,
+    ) -> CollectiveRun<'a, 'p> {
+        let mut settings = Settings::new(self.member.arena().geometry(), tuning);
+        settings.direct_bytes_min = 1;
+        let context = BoardContext { me: self.member.rank(), world: self.world, settings, peers };
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
         CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint))
@@ -232,6 +273,8 @@ impl Board {
             Layout::Even => common,
             Layout::Parts(sizes) => sizes.iter().copied().fold(mix(common, 1), mix),
             Layout::Pairs { .. } => mix(common, 2),
+            // Boards are for groups of fixed ranks, which never lose one.
+            Layout::Resumed(_) => mix(common, 3),
         };
         // The same collective at another time has another fingerprint.
         common.wrapping_add(self.collectives.wrapping_mul(0x9e37_79b9_7f4a_7c15))

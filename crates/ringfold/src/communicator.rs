@@ -18,6 +18,7 @@ use crate::{Element, Error};
 use options::CommunicatorOptions;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
+use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, Member};
 use ringfold_proto::hello::Purpose;
@@ -190,12 +191,30 @@ impl Communicator {
     /// Reduces host or device memory, and waits for the result.
     pub fn reduce(&self, reduction: Reduction) -> Result<ReduceInfo, Error> {
         let engine = self.engine()?;
-        match launch(&engine, reduction)? {
+        match self.launch(&engine, reduction)? {
             Launched::Plain(call) => {
                 let ended = engine.wait(call);
                 ended.result.map(|_| ended.info)
             }
             Launched::Staged(staging) => staging.run_blocking().result,
+        }
+    }
+
+    fn launch(&self, engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error> {
+        let Reduction { dtype, buffers, options } = reduction;
+        let reproducible = options.reproducible || self.config.reproducible;
+        let options = AllReduce { reproducible, ..options };
+        let feedback = options.error_feedback;
+        let integrity = self.config.integrity;
+        let descriptor = Descriptor { integrity, ..options.descriptor(dtype, buffers.check(dtype)?)? };
+        let tag = Tag(options.tag);
+        match buffers.on_host() {
+            Ok(buffers) => {
+                let call =
+                    engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, Some(buffers)))??;
+                Ok(Launched::Plain(call))
+            }
+            Err(pair) => Staging::launch(engine, tag, descriptor, feedback, pair).map(Launched::Staged),
         }
     }
 
@@ -212,7 +231,7 @@ impl Communicator {
     /// Starts to reduce host or device memory.
     pub fn reduce_async(&self, reduction: Reduction) -> Result<Work, Error> {
         let engine = self.engine()?;
-        let work = launch(&engine, reduction)?.into_work(&engine)?;
+        let work = self.launch(&engine, reduction)?.into_work(&engine)?;
         // If this peer has just left, waiting for the work reports it.
         let _ = engine.with(|_| ());
         Ok(work)
@@ -242,7 +261,7 @@ impl Communicator {
             let may_launch = failure.is_none() && in_flight.len() < in_flight_max;
             if let Some(reduction) = todo.pop_front_if(|_| may_launch) {
                 let (dtype, options) = (reduction.dtype, reduction.options);
-                match launch(&engine, reduction).and_then(|launched| launched.into_work(&engine)) {
+                match self.launch(&engine, reduction).and_then(|launched| launched.into_work(&engine)) {
                     Ok(work) => in_flight.push_back((dtype, options, work)),
                     Err(error) => failure = Some(error),
                 }
@@ -372,21 +391,6 @@ impl Launched {
             Self::Plain(call) => Ok(Work::new(engine.clone(), call)),
             Self::Staged(staging) => staging.run_in_background().map(Work::staged),
         }
-    }
-}
-
-fn launch(engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error> {
-    let Reduction { dtype, buffers, options } = reduction;
-    let feedback = options.error_feedback;
-    let descriptor = options.descriptor(dtype, buffers.check(dtype)?)?;
-    let tag = Tag(options.tag);
-    match buffers.on_host() {
-        Ok(buffers) => {
-            let call =
-                engine.with_waiter(|driver| driver.start(tag, descriptor, feedback, Some(buffers)))??;
-            Ok(Launched::Plain(call))
-        }
-        Err(pair) => Staging::launch(engine, tag, descriptor, feedback, pair).map(Launched::Staged),
     }
 }
 

@@ -12,6 +12,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{LinkMedium, Received};
+use ringfold_fabric::memory::Memory;
 use ringfold_fabric::mesh::{Mesh, MeshEvent};
 use ringfold_fabric::poller::Token;
 use ringfold_fabric::reactor::Expected;
@@ -21,6 +22,7 @@ use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::Medium;
+use ringfold_plan::ownership::Holding;
 use ringfold_plan::parts::Chunking;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
@@ -77,6 +79,17 @@ pub(crate) struct DataPlane {
     unread: BTreeSet<PeerId>,
     /// Quantisation errors that the last committed operation of each tag has left.
     residuals: HashMap<Tag, Residual>,
+    /// What is here of aborted operations that may be resumed, until their memory is free.
+    suspended: HashMap<OpId, Holding>,
+    /// For tests: operations until one whose result gets a flipped bit.
+    faulty_after: Option<u64>,
+}
+
+/// What an operation leaves that may be resumed.
+pub(crate) struct KeptContributions {
+    pub(crate) holding: Holding,
+    /// Where it is.
+    pub(crate) scratch: Memory,
 }
 
 /// What an operation does besides its collective.
@@ -86,14 +99,18 @@ pub(crate) struct OpOptions {
     pub(crate) feedback: bool,
     /// Where it reports which parts of its result are final.
     pub(crate) finals: Option<Arc<FinalRanges>>,
+    /// The scratch memory of the operation that it resumes.
+    pub(crate) resumed: Option<Memory>,
 }
 
 /// An event of the data plane.
 pub(crate) enum PlaneEvent {
-    /// The result is complete, and not decided yet.
-    Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
+    /// The result is complete, and not decided yet; with its digest, if the operation compares results.
+    Done { op: OpId, tx_bytes: u64, rx_bytes: u64, digest: Option<u64> },
     /// The memory of the operation is no longer accessed.
     Released { op: OpId, buffers: HostBuffers },
+    /// The same, of an operation that may be resumed.
+    Suspended { op: OpId, buffers: HostBuffers, kept: KeptContributions },
     /// A link was made.
     LinkUp { peer: PeerId, transport: LinkTransport },
     /// No link could be made.
@@ -102,6 +119,8 @@ pub(crate) enum PlaneEvent {
     Visitor { peer: PeerId, purpose: Purpose, connection: BlockingConnection },
     /// A peer runs another operation under the same id.
     Mismatch { op: OpId, peer: PeerId },
+    /// A payload of a peer does not match its checksum.
+    Corrupted { op: OpId, peer: PeerId },
     /// A link with pending data makes no progress.
     Stalled { peer: PeerId, direction: Direction },
     /// A link broke, or its other end violated the protocol.
@@ -118,6 +137,12 @@ pub(crate) enum PlaneEvent {
     Activity { peer: PeerId, activity: RankActivity },
     /// A member of an elastic run has reached a stage of an operation in device memory.
     Device { peer: PeerId, op: OpId, stage: DeviceStage },
+}
+
+/// Elements of scratch for the share of a lost member, so that a resumed operation need not copy what it holds.
+fn spare_scratch(plan: &Plan, descriptor: &Descriptor, world: usize) -> u64 {
+    let share = || descriptor.count.div_ceil(world as u64) + world as u64;
+    plan.resumption.as_ref().map_or(0, |_| share())
 }
 
 impl DataPlane {
@@ -141,6 +166,8 @@ impl DataPlane {
             neighbours: 1,
             unread: BTreeSet::new(),
             residuals: HashMap::new(),
+            suspended: HashMap::new(),
+            faulty_after: None,
         }
     }
 
@@ -198,6 +225,11 @@ impl DataPlane {
         self.residuals.retain(|of, _| tag.is_some_and(|tag| tag != *of));
     }
 
+    /// For tests: a bit of the result of the n-th operation flips, counted from 1.
+    pub(crate) fn flip_result_of(&mut self, n: u64) {
+        self.faulty_after = Some(n);
+    }
+
     /// Starts an operation, or returns its buffers. If some of its input has not arrived, it begins with the rest.
     pub(crate) fn start(
         &mut self,
@@ -217,10 +249,23 @@ impl DataPlane {
             ErrorFeedback::new(&descriptor, self.residuals.get(&op.tag).cloned())
         });
         let (restores, pool) = (self.restores, &mut self.pool);
+        let scratch = match options.resumed {
+            Some(_) => 0,
+            None => plan.scratch + spare_scratch(&plan, &descriptor, world),
+        };
         let mut workspace =
-            TensorWorkspace::new(buffers, descriptor, plan.scratch, world, restores, feedback, pool);
+            TensorWorkspace::new(buffers, descriptor, scratch, world, restores, feedback, pool);
+        if let Some(kept) = options.resumed {
+            workspace.resume(kept, plan.scratch, pool);
+        }
         if let Some(finals) = options.finals {
             workspace.report_finals(&plan, finals);
+        }
+        if let Some(left) = &mut self.faulty_after {
+            *left = left.wrapping_sub(1);
+            if *left == 0 {
+                workspace.flip_result();
+            }
         }
         self.executor
             .start(now, op, descriptor, plan, workspace)
@@ -281,6 +326,17 @@ impl DataPlane {
     /// Aborts an operation.
     pub(crate) fn abort(&mut self, op: OpId) {
         self.executor.abort(op);
+    }
+
+    /// Aborts an operation, and keeps what has arrived of it if it can be resumed.
+    pub(crate) fn suspend(&mut self, op: OpId) {
+        self.suspended.extend(self.executor.holding(op).map(|holding| (op, holding)));
+        self.executor.abort(op);
+    }
+
+    /// The members of an open epoch, in rank order.
+    pub(crate) fn members(&self, epoch: EpochId) -> &[PeerId] {
+        self.executor.membership(epoch).map_or(&[], |membership| &membership.members)
     }
 
     /// Records an operation that was decided without being started here.
@@ -396,7 +452,9 @@ impl DataPlane {
             return plan.clone();
         }
         let shape = self.shapes.get(&(op.epoch, network)).unwrap_or(&membership.shape);
+        // Digests are of results in host memory.
         let parts = DevicePlan::of(descriptor, shape, &membership.tuning);
+        let parts = parts.filter(|_| !descriptor.integrity.results);
         let plan = parts.map(|parts| {
             let (members, me) = (membership.members.clone(), membership.me.index());
             let chunk_elements = Chunking::of(descriptor, &membership.tuning).elements_max.into();
@@ -531,8 +589,10 @@ impl DataPlane {
     /// What may arrive soon, and is worth spinning for.
     pub(crate) fn expects(&self) -> Expected {
         let ranks = self.neighbours.max(self.medium.local_count() + 1);
-        if self.running.is_empty() || ranks > cores() {
+        if self.running.is_empty() {
             Expected::Nothing
+        } else if ranks > cores() {
+            Expected::OnSharedCores
         } else if self.medium.is_all_shared() {
             Expected::SharedMemory
         } else {
@@ -598,9 +658,9 @@ impl DataPlane {
 
     fn told(&mut self, event: ExecutorEvent<TensorWorkspace>) -> Option<PlaneEvent> {
         Some(match event {
-            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => {
+            ExecutorEvent::Done { op, tx_bytes, rx_bytes, digest } => {
                 self.running.remove(&op);
-                PlaneEvent::Done { op, tx_bytes, rx_bytes }
+                PlaneEvent::Done { op, tx_bytes, rx_bytes, digest }
             }
             ExecutorEvent::Committed { op, mut workspace } => {
                 self.running.remove(&op);
@@ -610,9 +670,16 @@ impl DataPlane {
             // Aborted: the errors before it are kept, and added again when it is repeated.
             ExecutorEvent::Quiesced { op, workspace } => {
                 self.running.remove(&op);
-                PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
+                match self.suspended.remove(&op) {
+                    None => PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) },
+                    Some(holding) => {
+                        let (buffers, scratch) = workspace.suspend(&mut self.pool);
+                        PlaneEvent::Suspended { op, buffers, kept: KeptContributions { holding, scratch } }
+                    }
+                }
             }
             ExecutorEvent::Mismatch { op, peer } => PlaneEvent::Mismatch { op, peer },
+            ExecutorEvent::Corrupted { op, peer } => PlaneEvent::Corrupted { op, peer },
             // The driver, which reported the loss, aborts the operations on the link.
             ExecutorEvent::LinkLost { .. } => return None,
             ExecutorEvent::Stalled { peer, direction } => PlaneEvent::Stalled { peer, direction },

@@ -46,7 +46,12 @@ impl DevicePlan {
         if !is_reachable || !(2..=WORLD_MAX).contains(&world) {
             return None;
         }
-        let algorithm = choice::choose(descriptor, &Layout::Even, Rank(0), shape, tuning).ok()?.algorithm;
+        let algorithm =
+            match choice::choose(descriptor, &Layout::Even, Rank(0), shape, tuning).ok()?.algorithm {
+                // It reduces partial results with each other, which no kernel does. One-shot takes about as long for small tensors.
+                Algorithm::Doubling => Algorithm::OneShot,
+                algorithm => algorithm,
+            };
         if descriptor.quantization.is_some() {
             return quantized_parts(descriptor, algorithm, world);
         }
@@ -101,6 +106,21 @@ mod tests {
 
     fn sum(count: u64) -> Descriptor {
         Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg)
+    }
+
+    #[test]
+    fn reproducible_reductions_are_computed_in_rank_order() {
+        for world in 2..=WORLD_MAX {
+            for count in [1, 7, 1_000_003] {
+                let descriptor = Descriptor { reproducible: true, ..sum(count) };
+                let parts = DevicePlan::of(&descriptor, &one_host(world), &Tuning::default()).unwrap();
+                assert!(parts.iter().all(|part| part.order.iter().copied().eq(0..world)), "{parts:?}");
+                assert_eq!(
+                    parts.iter().map(|part| part.elements.clone().count()).sum::<usize>() as u64,
+                    count
+                );
+            }
+        }
     }
 
     #[test]

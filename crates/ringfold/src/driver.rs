@@ -8,6 +8,7 @@ mod device_path;
 mod directory;
 mod events;
 mod measured_links;
+mod resumption;
 mod staged_path;
 mod worker_report;
 
@@ -16,7 +17,7 @@ pub(crate) use directory::Directory;
 pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
-use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::data_plane::{DataPlane, KeptContributions, PlaneEvent};
 use crate::journal::Source;
 use crate::relay::VolunteerRelay;
 use crate::shared_state::SyncCompany;
@@ -82,6 +83,8 @@ struct Reduction {
     feedback: bool,
     /// Where it reports which parts of its result are final, for a thread that waits for them.
     finals: Option<Arc<FinalRanges>>,
+    /// What is here of it while it is suspended.
+    kept: Option<KeptContributions>,
     info: ReduceInfo,
     /// For the journal: the call, when it was made, and the operation that it became.
     tag: Tag,
@@ -176,8 +179,17 @@ impl Driver {
         let call = self.machine.collective(now, tag, descriptor)?;
         let buffers = buffers.map_or(Held::Coming(None), Held::Here);
         let info = ReduceInfo::default();
-        let reduction =
-            Reduction { buffers, feedback, finals: None, info, tag, descriptor, began: now, op: None };
+        let reduction = Reduction {
+            buffers,
+            feedback,
+            finals: None,
+            kept: None,
+            info,
+            tag,
+            descriptor,
+            began: now,
+            op: None,
+        };
         self.reductions.insert(call, reduction);
         // The machine may ask for its start from here on.
         self.pump(now);
@@ -231,6 +243,11 @@ impl Driver {
     /// Forgets the quantisation errors of a tag, or of all.
     pub(crate) fn clear_residuals(&mut self, tag: Option<Tag>) {
         self.plane.clear_residuals(tag);
+    }
+
+    /// For tests: a bit of the result of the n-th operation flips.
+    pub(crate) fn flip_result_of(&mut self, n: u64) {
+        self.plane.flip_result_of(n);
     }
 
     /// The id of this peer.
@@ -420,7 +437,7 @@ impl Driver {
 
     fn note_event(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            PlaneEvent::Done { op, tx_bytes, rx_bytes } => {
+            PlaneEvent::Done { op, tx_bytes, rx_bytes, digest } => {
                 if let Some(reduction) = self.by_op.get(&op).and_then(|call| self.reductions.get_mut(call)) {
                     (reduction.info.tx_bytes, reduction.info.rx_bytes) = (tx_bytes, rx_bytes);
                 }
@@ -428,7 +445,7 @@ impl Driver {
                     let now = Instant::now();
                     self.measured.note_operation(now, tx_bytes, rx_bytes, now - began);
                 }
-                self.machine.handle_op_done(op);
+                self.machine.handle_op_done(op, digest);
             }
             PlaneEvent::Released { op, buffers } => {
                 if let Some(reduction) =
@@ -441,6 +458,7 @@ impl Driver {
                 self.machine.handle_op_released(op);
                 self.report_links();
             }
+            PlaneEvent::Suspended { op, buffers, kept } => self.note_suspended(op, buffers, kept),
             PlaneEvent::LinkUp { peer, transport } => {
                 self.journal.post(PeerEvent::LinkUp { peer: self.machine.name_of(peer), transport });
                 self.measured.forget(peer);
@@ -456,6 +474,7 @@ impl Driver {
                 self.receive(peer, purpose, connection);
             }
             PlaneEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
+            PlaneEvent::Corrupted { op, peer } => self.machine.handle_op_corrupted(op, peer),
             PlaneEvent::Stalled { peer, direction } => {
                 let name = self.machine.name_of(peer);
                 self.journal.post(PeerEvent::LinkStalled { peer: name, direction, is_reported: true });
@@ -500,9 +519,10 @@ impl Drive for Driver {
     fn expects(&self) -> Expected {
         match self.plane.expects() {
             // The master may need a core, too.
-            Expected::Nothing if self.plane.in_flight() > 0 && self.plane.has_spare_core() => {
-                Expected::Master
-            }
+            Expected::Nothing if self.plane.in_flight() > 0 => match self.plane.has_spare_core() {
+                true => Expected::Master,
+                false => Expected::OnSharedCores,
+            },
             expected => expected,
         }
     }

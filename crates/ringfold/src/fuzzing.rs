@@ -169,6 +169,7 @@ mod tests {
             mesh: true,
             missing: vec![],
             network: None,
+            resumed: vec![],
             tuning: Tuning::default(),
             key: [6; 32],
             relays: vec![],

@@ -35,6 +35,7 @@ pub(crate) use window_hub::{Connections, WindowHub};
 pub use work::GroupWork;
 
 use self::core::Core;
+use crate::board::Board;
 use crate::window::{Window, WindowMemory};
 use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
@@ -119,6 +120,11 @@ impl Group {
         self.core().context.world
     }
 
+    /// Whether its reductions are [reproducible](GroupBuilder::reproducible).
+    pub fn is_reproducible(&self) -> bool {
+        self.core().context.reproducible
+    }
+
     /// The name of the group.
     pub fn name(&self) -> &str {
         &self.core().name
@@ -137,6 +143,22 @@ impl Group {
     /// Whether collectives use shared memory: all ranks are on one host.
     pub fn is_shared(&self) -> bool {
         self.core().board.is_some()
+    }
+
+    /// Scatters and all-to-alls with a piece of so many bytes are [direct](Self::copies_directly), if they can be.
+    pub const DIRECT_COPY_BYTES_MIN: usize = Board::DIRECT_BYTES_MIN;
+
+    /// Whether large scatters and all-to-alls are direct: each rank reads the memory of the others, with one copy instead
+    /// of two. All ranks of a group [on one host](Self::is_shared) decide the same when they connect.
+    ///
+    /// # Errors
+    /// Why not, in words: the ranks are not on one host, a rank may not read the memory of another one, or the setting
+    /// `direct_copy` is off.
+    pub fn copies_directly(&self) -> Result<(), &str> {
+        match self.core().direct_copy.get() {
+            Some(agreed) => agreed.as_ref().copied().map_err(String::as_str),
+            None => Err("the ranks do not share memory"),
+        }
     }
 
     /// Sets the timeout of later operations.

@@ -4,18 +4,15 @@
 //! process ([`observe`], [`subscribe`]). Nothing else records what happened. Without a reader, an event costs
 //! a few comparisons.
 
-mod flight_log;
 mod record;
 mod recorder;
 #[cfg(test)]
 mod tests;
-mod timestamp;
 
-pub use flight_log::{FlightHeader, FlightLog, FlightRecord};
 pub use record::{JournalEvent, Printable, Record, write_text_line};
 pub use recorder::record_text;
+pub use ringfold_flight::{FlightHeader, FlightLog, FlightRecord, format_micros, format_time, parse_micros};
 pub use ringfold_proto::event::{Event, Level, LinkTransport, OpTally, PeerEvent};
-pub use timestamp::{format_micros, format_time, parse_micros};
 
 use crate::settings::Settings;
 use core::time::Duration;
@@ -127,11 +124,11 @@ impl Source {
         if !is_logged && !is_observed && !is_recorded {
             return;
         }
+        let recorder = self.recorder.as_ref().filter(|_| is_recorded);
+        // What was counted comes first, also by its time.
+        recorder.inspect(|recorder| self.flush_tally(recorder));
         let record = Arc::new(Record::new(self.clone(), level, event));
-        if let Some(recorder) = self.recorder.as_ref().filter(|_| is_recorded) {
-            self.flush_tally(recorder);
-            recorder.record(&record);
-        }
+        recorder.inspect(|recorder| recorder.record(&record));
         if is_observed {
             let observers = OBSERVERS.read();
             observers.iter().for_each(|(_, observer)| observer(&record));

@@ -70,6 +70,7 @@ pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
 pub use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 pub use ringfold_proto::id::ReplicaId;
+pub use ringfold_proto::integrity::{Integrity, InvalidIntegrity};
 pub use ringfold_proto::message::Replica;
 pub use ringfold_proto::peer::{Failure, FailureKind};
 pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};

@@ -114,7 +114,13 @@ impl Uplink {
 
     /// The peer is a rank of a replica. Older masters cannot be used.
     pub(crate) fn with_replicas(mut self) -> Self {
-        self.required = Features::REPLICAS;
+        self.required = Features(self.required.0 | Features::REPLICAS.0);
+        self
+    }
+
+    /// Operations check payloads or results. Older masters cannot be used.
+    pub(crate) fn with_integrity(mut self) -> Self {
+        self.required = Features(self.required.0 | Features::INTEGRITY.0);
         self
     }
 

@@ -20,8 +20,10 @@ use core::ops::Range;
 use final_ranges::LastWrites;
 use operand_memory::{ByteSpan, OperandMemory, OperandPair};
 use quantized::QuantizedRegions;
-use ringfold_fabric::memory::Lease;
-use ringfold_kernels::{dequantize, dequantize_reduce, divide, quantize, reduce, reduce_into};
+use ringfold_fabric::memory::{Lease, Memory};
+use ringfold_kernels::{
+    checksum, dequantize, dequantize_reduce, digest, divide, quantize, reduce, reduce_into,
+};
 use ringfold_plan::plan::Plan;
 use ringfold_plan::step::{Left, Region};
 use ringfold_plan::workspace::Workspace;
@@ -44,6 +46,8 @@ pub(crate) struct TensorWorkspace {
     quantized: Option<QuantizedRegions>,
     /// What is reported as final.
     last_writes: Option<LastWrites>,
+    /// For tests: a bit of the result flips before its digest is computed.
+    is_faulty: bool,
 }
 
 impl TensorWorkspace {
@@ -72,7 +76,7 @@ impl TensorWorkspace {
         pool.begin();
         let memory = OperandMemory::new(buffers, &descriptor, scratch_elements, restores, feedback, pool);
         let quantized = descriptor.quantization.map(|q| QuantizedRegions::new(q, &descriptor, world, pool));
-        Self { descriptor, world: world as u64, memory, quantized, last_writes: None }
+        Self { descriptor, world: world as u64, memory, quantized, last_writes: None, is_faulty: false }
     }
 
     /// Reports which ranges of the target are final, while the plan runs. A weighted average has none: all of it is
@@ -83,12 +87,38 @@ impl TensorWorkspace {
         }
     }
 
+    /// For tests: a bit of the result flips before its digest is computed.
+    pub(crate) fn flip_result(&mut self) {
+        self.is_faulty = true;
+    }
+
     /// Returns scratch memory to the pool, and the buffers to the caller. Nothing may be being sent.
     pub(crate) fn retire(self, pool: &mut Pool) -> HostBuffers {
         if let Some(quantized) = self.quantized {
             quantized.retire(pool);
         }
         self.memory.retire(pool)
+    }
+
+    /// As [`retire`](Self::retire), of an operation that may be resumed: also returns its scratch memory.
+    pub(crate) fn suspend(self, pool: &mut Pool) -> (HostBuffers, Memory) {
+        let Self { mut memory, .. } = self;
+        let scratch = memory.replace_scratch(Memory::zeroed(0));
+        (memory.retire(pool), scratch)
+    }
+
+    /// Uses the scratch memory of an operation that is resumed, and what is in it.
+    pub(crate) fn resume(&mut self, scratch: Memory, elements: u64, pool: &mut Pool) {
+        let bytes = elements as usize * self.descriptor.dtype.bytes();
+        let enough = if scratch.len() >= bytes {
+            scratch
+        } else {
+            let mut longer = pool.take(bytes);
+            longer.as_mut_slice()[..scratch.len()].copy_from_slice(scratch.as_slice());
+            pool.give(scratch);
+            longer
+        };
+        pool.give(self.memory.replace_scratch(enough));
     }
 
     /// The quantisation error that a committed operation leaves for the next one.
@@ -177,6 +207,32 @@ impl Workspace for TensorWorkspace {
             (Outgoing::Copy(bytes), _) => Lease::from(bytes),
             (Outgoing::Encoded(_), None) => unreachable!("only quantized regions are encoded"),
         }
+    }
+
+    fn load_checked(&mut self, region: Region) -> (Payload, u32) {
+        match (self.prepare(region), &self.quantized) {
+            (Outgoing::Encoded(region), Some(quantized)) => {
+                (quantized.lease(region), checksum(quantized.encoded(region)))
+            }
+            (Outgoing::Verbatim(span), _) => (self.memory.lease(&span), checksum(self.memory.bytes(&span))),
+            (Outgoing::Copy(bytes), _) => {
+                let sum = checksum(&bytes);
+                (Lease::from(bytes), sum)
+            }
+            (Outgoing::Encoded(_), None) => unreachable!("only quantized regions are encoded"),
+        }
+    }
+
+    fn checksum(&self, frame: &[u8]) -> u32 {
+        checksum(frame)
+    }
+
+    fn digest(&mut self) -> u64 {
+        if core::mem::take(&mut self.is_faulty) {
+            self.memory.flip_bit();
+        }
+        let [result, weights] = self.memory.result();
+        if weights.is_empty() { digest(result) } else { digest(result) ^ digest(weights).rotate_left(1) }
     }
 
     fn copy(&mut self, own: Region, into: Region) {

@@ -4,6 +4,7 @@ mod bootstrap;
 mod cleanup;
 mod commands;
 mod deaths;
+mod direct_copy;
 mod hostile;
 mod leaving;
 mod rank_process;

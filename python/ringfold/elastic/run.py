@@ -95,7 +95,7 @@ class Run:
             entered on the main thread.
         max_in_flight: how many tensors of one call are reduced concurrently.
         peer_group, name, token, tls, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
-            max_download, volunteer_relay, settings: as in ``pccl.Communicator``.
+            max_download, volunteer_relay, reproducible, integrity, settings: as in ``pccl.Communicator``.
 
     The logger ``"ringfold"`` reports waits and changes of the world at level INFO.
     """
@@ -126,6 +126,8 @@ class Run:
         max_upload: str | None = None,
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
+        reproducible: bool | None = None,
+        integrity: str | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
         if peers_min < 1:
@@ -148,6 +150,8 @@ class Run:
             max_upload=max_upload,
             max_download=max_download,
             volunteer_relay=volunteer_relay,
+            reproducible=reproducible,
+            integrity=integrity,
             settings=settings,
         )
         self._address = address

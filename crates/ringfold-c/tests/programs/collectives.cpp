@@ -79,6 +79,15 @@ static void error_feedback_and_traffic() {
         HOLDS(error_of_mean(comm, number, 1) * 3 < without);
         OK(pcclSetErrorFeedback(comm, false));
         HOLDS(error_of_mean(comm, number, 1) == without);
+        OK(pcclSetReproducible(comm, true));
+        float value = float(number);
+        auto quantised = reduce_of(1, pcclFloat, pcclSum, 2);
+        quantised.quantization_options = {pcclUint8, pcclQuantMinMax};
+        EXPECT(pcclInvalidArgument, pcclAllReduce(&value, &value, &quantised, comm, nullptr));
+        auto plain = reduce_of(1, pcclFloat, pcclSum, 2);
+        OK(pcclAllReduce(&value, &value, &plain, comm, nullptr));
+        HOLDS(value == 1);
+        OK(pcclSetReproducible(comm, false));
         pcclTraffic_t traffic;
         OK(pcclGetTraffic(comm, &traffic));
         HOLDS(traffic.sent == 0 && traffic.local_sent > 0 && traffic.local_received > 0);

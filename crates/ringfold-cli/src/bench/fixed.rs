@@ -6,6 +6,7 @@ use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
 use super::setting::BenchMedium;
+use crate::size::ByteSize;
 use anyhow::{Context, Result};
 use ringfold::{Bootstrap, Error, Group, Media, TuningFile};
 use std::time::Duration;
@@ -59,7 +60,17 @@ impl MeasuredGroup for Fixed {
         let shared = self.group.is_shared();
         let route =
             if shared && point.kind != BenchOp::Transfer { Route::Board } else { Route::Links { shared } };
-        plan::explain(point, self.rank, self.world, route, &self.group.tuning())
+        let plan = plan::explain(point, self.rank, self.world, route, &self.group.tuning());
+        match (point.kind, self.group.copies_directly()) {
+            (BenchOp::Scatter | BenchOp::AllToAll, Ok(())) => {
+                let limit = ByteSize(Group::DIRECT_COPY_BYTES_MIN as u64);
+                format!("{plan}; pieces from {limit} on are read from the memory of the other rank")
+            }
+            (BenchOp::Scatter | BenchOp::AllToAll, Err(why)) if shared => {
+                format!("{plan}; no piece is read from the memory of the other rank: {why}")
+            }
+            _ => plan,
+        }
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! `ringfold top`: the status of a run, live in a terminal.
 
+use super::UNREACHABLE;
 use super::text::{bytes, span};
-use super::{MasterAddress, UNREACHABLE};
+use crate::client::ClientArguments;
 use crate::exit_code::SUCCESS;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -35,7 +36,7 @@ pub struct TopArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     interval: f64,
     #[command(flatten)]
-    address: MasterAddress,
+    client: ClientArguments,
 }
 
 /// What is on the screen.
@@ -50,7 +51,7 @@ struct View {
 impl TopArguments {
     /// Shows the status until q, Esc or Ctrl-C.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.address.options(), self.address.masters(self.master.as_deref())?);
+        let (options, masters) = (self.client.options(), self.client.masters(self.master.as_deref())?);
         if !std::io::stdout().is_terminal() {
             bail!("standard output is not a terminal: use `ringfold status --watch`");
         }

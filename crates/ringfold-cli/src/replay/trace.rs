@@ -3,7 +3,7 @@
 //! One process per source. Operations, votes, syncs and times without a master are slices, on one thread each (operations: one
 //! thread per tag), and everything else is an instant.
 
-use super::timeline::{Entry, RECORDS_END, Timeline};
+use ringfold_flight::{Entry, RECORDS_END, Timeline};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

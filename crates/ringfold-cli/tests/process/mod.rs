@@ -78,6 +78,14 @@ impl Process {
         (status, stderr)
     }
 
+    /// Whether one of its threads has this name.
+    pub fn has_thread(&self, name: &str) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid().as_raw_nonzero())).unwrap();
+        let names =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.map(|line| line.trim_end().to_owned()).any(|found| found == name)
+    }
+
     /// Its living child processes.
     pub fn children(&self) -> Vec<i32> {
         let processes = std::fs::read_dir("/proc").unwrap();

@@ -22,8 +22,8 @@ const PAGE_BYTES: usize = 4096;
 const HEADER_BYTES: usize = LINE_BYTES;
 const RANK_BYTES: usize = 4 * LINE_BYTES;
 
-/// The version of the layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena1");
+/// The version of the layout, and of the rounds that ranks begin with.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena2");
 
 /// The geometry, written by the creator.
 pub(super) const GEOMETRY_AT: usize = Segment::RESERVED_BYTES;

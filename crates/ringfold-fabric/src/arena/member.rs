@@ -239,6 +239,12 @@ impl<'a> OtherSlots<'a> {
         unsafe { self.shared(of, bytes).assume_unwritten() }
     }
 
+    /// Whether the arena was aborted.
+    #[inline]
+    pub fn is_aborted(self) -> bool {
+        self.arena.is_aborted()
+    }
+
     /// Copies the slot of a rank: bytes that are checked must not change afterwards.
     ///
     /// # Panics

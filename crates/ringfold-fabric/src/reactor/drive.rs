@@ -1,6 +1,7 @@
 //! What a reactor drives, and what it reports.
 
 use crate::poller::Readiness;
+use crate::waiter::Policy;
 use core::time::Duration;
 use ringfold_proto::id::CallId;
 use std::collections::{HashMap, HashSet};
@@ -17,6 +18,9 @@ pub trait Drive: Send + Sized + 'static {
     /// How long the background thread pauses after a caller has waited: most likely the next call comes soon, and two
     /// threads that poll the same sockets wake each other.
     const LINGER: Duration;
+
+    /// Whether each call of it does all that can be done at once, so that a turn right after the call has nothing to do.
+    const DRIVES_IN_CALLS: bool = false;
 
     /// Does what can be done now.
     fn turn(&mut self, ready: &Readiness);
@@ -112,15 +116,32 @@ impl<E: Send + 'static> Outcomes<E> {
     }
 }
 
-/// What is about to arrive, and worth spinning for: waking a thread takes tens of microseconds.
+/// What is about to arrive, and worth polling for: waking a thread takes tens of microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
     /// Nothing is about to arrive, or others need the core.
     Nothing,
+    /// Frames of ranks that share the cores of this host with this one.
+    OnSharedCores,
     /// Frames, all of them through shared memory.
     SharedMemory,
     /// Frames, some of them through sockets.
     Sockets,
     /// A message from the master.
     Master,
+}
+
+impl Expected {
+    /// All kinds, in the order of their numbers.
+    pub(super) const ALL: [Self; 5] =
+        [Self::Nothing, Self::OnSharedCores, Self::SharedMemory, Self::Sockets, Self::Master];
+
+    /// How to wait for it.
+    pub(super) fn policy(self) -> Policy {
+        match self {
+            Self::Nothing | Self::SharedMemory => Policy::DRIVER,
+            Self::OnSharedCores => Policy::DRIVER_ON_SHARED_CORES,
+            Self::Sockets | Self::Master => Policy::DRIVER_OF_SOCKETS,
+        }
+    }
 }

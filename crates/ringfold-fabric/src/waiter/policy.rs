@@ -57,7 +57,7 @@ impl Policy {
         ..Self::BOARD
     };
 
-    /// A driver that polls its links before it blocks in the poller. It does not yield, since it holds the driver's lock.
+    /// A driver that polls its shared memory before it blocks in the poller.
     pub const DRIVER: Self = Self {
         checks: 16,
         checks_per_clock: 16,
@@ -66,6 +66,21 @@ impl Policy {
         spin_min: Duration::from_micros(2),
         yields: 0,
         ..Self::BOARD
+    };
+
+    /// A driver that polls sockets: each check is a call to the system, which takes longer than reading the clock.
+    pub const DRIVER_OF_SOCKETS: Self = Self { checks: 0, checks_per_clock: 0, ..Self::DRIVER };
+
+    /// A driver of a rank that shares its core with others, one of which it waits for. It lets them run, and looks at its sockets in
+    /// between, until the others wait too: to be woken by each message takes longer.
+    pub const DRIVER_ON_SHARED_CORES: Self = Self {
+        checks: 0,
+        checks_per_clock: 0,
+        spin_max: Duration::ZERO,
+        spin_min: Duration::ZERO,
+        yields: 64,
+        yield_for: Duration::from_micros(200),
+        ..Self::DRIVER
     };
 
     /// Words that a kernel or a proxy writes without waking the thread. It blocks for an eighth of the time waited so far,

@@ -1,6 +1,6 @@
 //! x86-64 with AVX2, and with AVX-512.
 
-use super::{BLOCK, Blocks, Isa};
+use super::{BLOCK, BLOCK_F64, Blocks, Isa};
 use crate::half::{Bf16, F16};
 use crate::lanes::Lanes;
 use crate::packed::Packed;
@@ -46,23 +46,112 @@ instruction_set! {
     Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"
 }
 
-/// Defines operations of [`Lanes`] by intrinsics.
-macro_rules! elementwise {
-    ($($name:ident = $intrinsic:ident),*) => {$(
+/// Defines loads and stores of blocks of f32 and f64.
+macro_rules! plain_blocks {
+    ($($load:ident, $store:ident: $real:ident, $block:ident, $vector:ident, $loadu:ident, $storeu:ident, $zero:ident;)*) => {$(
         #[inline(always)]
-        fn $name(self, other: Self) -> Self {
-            // SAFETY: having `self` proves the instruction set.
-            unsafe { Self($intrinsic(self.0, other.0)) }
+        fn $load(self, block: &[Packed<$real>; $block]) -> [$vector; $block / $vector::LANES] {
+            let from = block.as_ptr().cast::<$real>();
+            // SAFETY: `self` proves the instruction set; each index is that of a vector in the block.
+            unsafe {
+                let mut vectors = [$vector($zero()); $block / $vector::LANES];
+                for (i, vector) in vectors.iter_mut().enumerate() {
+                    vector.0 = $loadu(from.add(i * $vector::LANES));
+                }
+                vectors
+            }
+        }
+
+        #[inline(always)]
+        fn $store(self, vectors: [$vector; $block / $vector::LANES], block: &mut [Packed<$real>; $block]) {
+            let to = block.as_mut_ptr().cast::<$real>();
+            for (i, vector) in vectors.iter().enumerate() {
+                // SAFETY: as in the load.
+                unsafe { $storeu(to.add(i * $vector::LANES), vector.0) };
+            }
         }
     )*};
 }
 
-/// Eight f32. Created only by [`Avx2`], so a value proves the instruction set.
-#[derive(Clone, Copy)]
-pub(crate) struct F32x8(__m256);
+/// Defines a vector: its operations of [`Lanes`] by intrinsics, and its masks by expressions.
+macro_rules! vector {
+    ($(#[$doc:meta])* $name:ident([$real:ident; $lanes:literal] as $vector:ty, masks $mask:ty);
+        $($operation:ident = $intrinsic:ident),*;
+        unordered($left:ident, $right:ident) = $unordered:expr;
+        any($set:ident) = $any:expr;
+        with_nan($value:ident, $where:ident) = $with_nan:expr;
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name($vector);
+
+        impl $name {
+            const LANES: usize = $lanes;
+        }
+
+        impl Lanes for $name {
+            type Mask = $mask;
+
+            $(
+                #[inline(always)]
+                fn $operation(self, other: Self) -> Self {
+                    // SAFETY: having `self` proves the instruction set.
+                    unsafe { Self($intrinsic(self.0, other.0)) }
+                }
+            )*
+
+            #[inline(always)]
+            fn unordered(self, other: Self) -> $mask {
+                let ($left, $right) = (self.0, other.0);
+                // SAFETY: having `self` proves the instruction set.
+                unsafe { $unordered }
+            }
+
+            #[inline(always)]
+            #[allow(unused_unsafe, reason = "masks of AVX-512 are plain integers")]
+            fn any($set: $mask) -> bool {
+                // SAFETY: a mask comes from `unordered`, which had a value that proves the instruction set.
+                unsafe { $any }
+            }
+
+            #[inline(always)]
+            fn with_nan(self, $where: $mask) -> Self {
+                let $value = self.0;
+                // SAFETY: having `self` proves the instruction set.
+                unsafe { Self($with_nan) }
+            }
+        }
+    };
+}
+
+vector! {
+    /// Eight f32. Created only by [`Avx2`], so a value proves the instruction set.
+    F32x8([f32; 8] as __m256, masks __m256);
+    add = _mm256_add_ps, mul = _mm256_mul_ps, greater = _mm256_max_ps, less = _mm256_min_ps, bits_and = _mm256_and_ps,
+    bits_or = _mm256_or_ps;
+    unordered(a, b) = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b);
+    any(mask) = _mm256_movemask_ps(mask) != 0;
+    with_nan(value, mask) = _mm256_blendv_ps(value, _mm256_set1_ps(f32::NAN), mask);
+}
+
+vector! {
+    /// Four f64. Created only by [`Avx2`], so a value proves the instruction set.
+    F64x4([f64; 4] as __m256d, masks __m256d);
+    add = _mm256_add_pd, mul = _mm256_mul_pd, greater = _mm256_max_pd, less = _mm256_min_pd, bits_and = _mm256_and_pd,
+    bits_or = _mm256_or_pd;
+    unordered(a, b) = _mm256_cmp_pd::<_CMP_UNORD_Q>(a, b);
+    any(mask) = _mm256_movemask_pd(mask) != 0;
+    with_nan(value, mask) = _mm256_blendv_pd(value, _mm256_set1_pd(f64::NAN), mask);
+}
 
 impl Blocks for Avx2 {
     type Singles = [F32x8; BLOCK / 8];
+    type Doubles = [F64x4; BLOCK_F64 / 4];
+
+    plain_blocks! {
+        load_f32, store_f32: f32, BLOCK, F32x8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_setzero_ps;
+        load_f64, store_f64: f64, BLOCK_F64, F64x4, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_setzero_pd;
+    }
 
     #[inline(always)]
     fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> Self::Singles {
@@ -108,57 +197,56 @@ impl Blocks for Avx2 {
         let (pairs, _) = singles.as_chunks::<2>();
         for (i, [first, second]) in pairs.iter().enumerate() {
             // SAFETY: as in `widen_bf16`.
-            unsafe {
-                let first = _mm256_srli_epi32::<16>(round_bf16(*first));
-                let words = _mm256_blend_epi16::<0b1010_1010>(first, round_bf16(*second));
-                _mm256_storeu_si256(to.add(i), words);
-            }
+            unsafe { _mm256_storeu_si256(to.add(i), pack_bf16_avx2(*first, *second)) };
         }
     }
 }
 
-/// Rounds f32 such that their upper 16 bits are the nearest bfloat16.
+/// Rounds two vectors of f32 to the first and second bfloat16 of each word.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn round_bf16(eight: F32x8) -> __m256i {
-    let bits = _mm256_castps_si256(eight.0);
-    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-    _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+fn pack_bf16_avx2(first: F32x8, second: F32x8) -> __m256i {
+    /// Takes the second 16 bits of each word from the second operand.
+    const SECOND_HALVES: i32 = 0b1010_1010;
+    let (first, second) = (_mm256_castps_si256(first.0), _mm256_castps_si256(second.0));
+    // Kept and discarded bits are gathered in lanes of 16 bits, so that both vectors are rounded at once.
+    let kept = _mm256_blend_epi16::<SECOND_HALVES>(_mm256_srli_epi32::<16>(first), second);
+    let gone = _mm256_blend_epi16::<SECOND_HALVES>(first, _mm256_slli_epi32::<16>(second));
+    // Rounding is up if the discarded bits are at least half of the last place; if that place is even, one bit more than
+    // that. The subtraction saturates, so that zero stays zero.
+    let even = _mm256_andnot_si256(kept, _mm256_set1_epi16(1));
+    let up = _mm256_srli_epi16::<15>(_mm256_subs_epu16(gone, even));
+    _mm256_add_epi16(kept, up)
 }
 
-impl Lanes for F32x8 {
-    type Mask = __m256;
-
-    elementwise! {
-        add = _mm256_add_ps, mul = _mm256_mul_ps, greater = _mm256_max_ps, less = _mm256_min_ps, bits_and = _mm256_and_ps,
-        bits_or = _mm256_or_ps
-    }
-
-    #[inline(always)]
-    fn unordered(self, other: Self) -> __m256 {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, other.0) }
-    }
-
-    #[inline(always)]
-    fn any(mask: __m256) -> bool {
-        // SAFETY: a mask comes from `unordered`, which had a value that proves AVX2.
-        unsafe { _mm256_movemask_ps(mask) != 0 }
-    }
-
-    #[inline(always)]
-    fn with_nan(self, mask: __m256) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_blendv_ps(self.0, _mm256_set1_ps(f32::NAN), mask)) }
-    }
+vector! {
+    /// Sixteen f32. Created only by [`Avx512`], so a value proves the instruction set.
+    F32x16([f32; 16] as __m512, masks __mmask16);
+    add = _mm512_add_ps, mul = _mm512_mul_ps, greater = _mm512_max_ps, less = _mm512_min_ps, bits_and = _mm512_and_ps,
+    bits_or = _mm512_or_ps;
+    unordered(a, b) = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b);
+    any(mask) = mask != 0;
+    with_nan(value, mask) = _mm512_mask_mov_ps(value, mask, _mm512_set1_ps(f32::NAN));
 }
 
-/// Sixteen f32. Created only by [`Avx512`], so a value proves the instruction set.
-#[derive(Clone, Copy)]
-pub(crate) struct F32x16(__m512);
+vector! {
+    /// Eight f64. Created only by [`Avx512`], so a value proves the instruction set.
+    F64x8([f64; 8] as __m512d, masks __mmask8);
+    add = _mm512_add_pd, mul = _mm512_mul_pd, greater = _mm512_max_pd, less = _mm512_min_pd, bits_and = _mm512_and_pd,
+    bits_or = _mm512_or_pd;
+    unordered(a, b) = _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, b);
+    any(mask) = mask != 0;
+    with_nan(value, mask) = _mm512_mask_mov_pd(value, mask, _mm512_set1_pd(f64::NAN));
+}
 
 impl Blocks for Avx512 {
     type Singles = [F32x16; BLOCK / 16];
+    type Doubles = [F64x8; BLOCK_F64 / 8];
+
+    plain_blocks! {
+        load_f32, store_f32: f32, BLOCK, F32x16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_setzero_ps;
+        load_f64, store_f64: f64, BLOCK_F64, F64x8, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_setzero_pd;
+    }
 
     #[inline(always)]
     fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> Self::Singles {
@@ -208,7 +296,7 @@ impl Blocks for Avx512 {
         let (pairs, _) = singles.as_chunks::<2>();
         for (i, [first, second]) in pairs.iter().enumerate() {
             // SAFETY: as in `widen_bf16`.
-            unsafe { _mm512_storeu_si512(to.add(i), pack_bf16(*first, *second)) };
+            unsafe { _mm512_storeu_si512(to.add(i), pack_bf16_avx512(*first, *second)) };
         }
     }
 }
@@ -216,7 +304,7 @@ impl Blocks for Avx512 {
 /// Rounds two vectors of f32 to the first and second bfloat16 of each word.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn pack_bf16(first: F32x16, second: F32x16) -> __m512i {
+fn pack_bf16_avx512(first: F32x16, second: F32x16) -> __m512i {
     /// Selects bits of the second operand where the first is set, else of the third.
     const SELECT: i32 = 0xca;
     /// The first, or both the second and the third.
@@ -232,30 +320,4 @@ fn pack_bf16(first: F32x16, second: F32x16) -> __m512i {
     let up = _mm512_cmpgt_epu16_mask(gone, _mm512_set1_epi16(i16::MIN));
     // Never saturates; a plain addition would compile to two instructions.
     _mm512_mask_adds_epu16(kept, up, kept, one)
-}
-
-impl Lanes for F32x16 {
-    type Mask = __mmask16;
-
-    elementwise! {
-        add = _mm512_add_ps, mul = _mm512_mul_ps, greater = _mm512_max_ps, less = _mm512_min_ps, bits_and = _mm512_and_ps,
-        bits_or = _mm512_or_ps
-    }
-
-    #[inline(always)]
-    fn unordered(self, other: Self) -> __mmask16 {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, other.0) }
-    }
-
-    #[inline(always)]
-    fn any(mask: __mmask16) -> bool {
-        mask != 0
-    }
-
-    #[inline(always)]
-    fn with_nan(self, mask: __mmask16) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_mask_mov_ps(self.0, mask, _mm512_set1_ps(f32::NAN))) }
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::symbol::{ElementFault, Symbol};
 use crate::layout::{Layout, Pieces};
+use crate::ownership::Resumption;
 use crate::parts::Span;
 use crate::step::{Left, OpBuffer, Region};
 use crate::structure::extent;
@@ -62,6 +63,9 @@ impl Memory {
         for i in 0..sources {
             cells[source + i] = Some(Symbol::own(rank.index(), (first + i) as u64));
         }
+        if let Layout::Resumed(resumption) = layout {
+            hold(&mut cells[end..], resumption, world, rank);
+        }
         let everyone = (1 << world) - 1;
         Self { cells, source, target, scratch: end, everyone, fault: None }
     }
@@ -115,6 +119,20 @@ impl Memory {
     /// The contents of a region as they would be sent.
     pub(super) fn snapshot(&self, region: Region) -> Vec<Result<Symbol, ElementFault>> {
         (0..u64::from(region.count)).map(|i| self.operand(region, i)).collect()
+    }
+}
+
+/// Fills scratch with the contributions that an owner holds when the operation is resumed.
+fn hold(scratch: &mut [Option<Symbol>], resumption: &Resumption, world: usize, owner: Rank) {
+    let ownership = &resumption.ownership;
+    for from in (0..world).map(Rank::from_index).filter(|from| *from != owner) {
+        for owned in ownership.chunks(owner).take(resumption.held(owner, from) as usize) {
+            let first = ownership.kept(owner, owned, from).offset as usize;
+            for element in 0..owned.chunk.count {
+                let symbol = Symbol::own(from.index(), owned.chunk.start + element);
+                scratch[first + element as usize] = Some(Symbol { raw: false, ..symbol });
+            }
+        }
     }
 }
 

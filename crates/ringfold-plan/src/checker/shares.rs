@@ -2,8 +2,10 @@
 
 use super::symbol::mix;
 use crate::layout::Layout;
+use crate::ownership::Resumption;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
+use std::sync::Arc;
 
 /// The sizes of all ranks' parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,6 +16,8 @@ pub enum Shares {
     Parts(Vec<u64>),
     /// One size per pair, by sender and then by receiver, known only to the two.
     Pairs(Vec<Vec<u64>>),
+    /// Those of an all-reduce that is resumed.
+    Resumed(Arc<Resumption>),
 }
 
 impl Shares {
@@ -37,7 +41,7 @@ impl Shares {
     /// The number of elements, if all ranks know it.
     pub fn count(&self) -> u64 {
         match self {
-            Self::Even | Self::Pairs(_) => 0,
+            Self::Even | Self::Pairs(_) | Self::Resumed(_) => 0,
             Self::Parts(sizes) => sizes.iter().sum(),
         }
     }
@@ -46,6 +50,7 @@ impl Shares {
     pub fn layout(&self, rank: Rank) -> Layout {
         match self {
             Self::Even => Layout::Even,
+            Self::Resumed(resumption) => Layout::Resumed(resumption.clone()),
             Self::Parts(sizes) => Layout::Parts(sizes.as_slice().into()),
             Self::Pairs(sizes) => Layout::Pairs {
                 send: sizes[rank.index()].as_slice().into(),
@@ -58,7 +63,7 @@ impl Shares {
     pub(super) fn sizes(&self, count: u64, world: usize) -> Vec<u64> {
         match self {
             Self::Parts(sizes) => sizes.clone(),
-            Self::Even | Self::Pairs(_) => {
+            Self::Even | Self::Pairs(_) | Self::Resumed(_) => {
                 let world = world as u64;
                 (0..world).map(|rank| count / world + u64::from(rank < count % world)).collect()
             }

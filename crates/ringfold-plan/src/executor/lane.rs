@@ -70,6 +70,7 @@ impl OutLane {
 pub(super) struct WaitingFrame {
     pub(super) slot: u16,
     pub(super) eager: bool,
+    pub(super) checksum: Option<u32>,
 }
 
 /// Frames of an operation from one rank.

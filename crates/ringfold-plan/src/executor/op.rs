@@ -7,9 +7,9 @@ use super::pair::Pair;
 use crate::event::{ExecutorEvent, Violation};
 use crate::medium::{Medium, Ticket};
 use crate::plan::{Plan, wire_bytes};
-use crate::step::{Action, Step};
+use crate::step::{Action, OpBuffer, Step};
 use crate::workspace::Workspace;
-use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::data_header::{DataHeader, frame_checksum};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::{OpId, Rank};
 use ringfold_proto::link_message::LinkMessage;
@@ -52,6 +52,8 @@ pub(super) struct Op<W> {
     pub(super) awake: bool,
     /// Ranks that were reported as mismatched.
     differing: Vec<Rank>,
+    /// A payload did not match its checksum: nothing happens until the operation is decided.
+    is_corrupted: bool,
 }
 
 /// The context for running an operation.
@@ -88,6 +90,7 @@ impl<W: Workspace> Op<W> {
             finished: false,
             awake: false,
             differing: Vec::new(),
+            is_corrupted: false,
             plan,
         }
     }
@@ -129,7 +132,8 @@ impl<W: Workspace> Op<W> {
     pub(super) fn arrive(&mut self, lane: usize, header: &DataHeader, pair: &mut Pair) {
         let frames = self.plan.receives[lane].1.len();
         let lane = &mut self.ins[lane];
-        lane.waiting.push_back(WaitingFrame { slot: header.slot, eager: header.eager });
+        let DataHeader { slot, eager, checksum, .. } = *header;
+        lane.waiting.push_back(WaitingFrame { slot, eager, checksum });
         lane.arrived += 1;
         if !header.eager {
             lane.lent -= 1;
@@ -196,6 +200,14 @@ impl<W: Workspace> Op<W> {
             || self.out_lane(rank).is_some_and(|lane| self.outs[lane].was_granted)
     }
 
+    /// The number of frames of a rank that were stored in scratch.
+    pub(super) fn kept_of(&self, rank: Rank) -> u32 {
+        let Some(lane) = self.in_lane(rank) else { return 0 };
+        let taken = &self.plan.receives[lane].1[..self.ins[lane].taken];
+        let is_kept = |step: &&u32| self.plan.steps[**step as usize].region.buffer == OpBuffer::Scratch;
+        taken.iter().filter(is_kept).count() as u32
+    }
+
     /// The ranks that the plan sends to or receives from, some of them twice.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         self.plan.sends.iter().chain(&self.plan.receives).map(|(rank, _)| *rank)
@@ -228,6 +240,9 @@ impl<W: Workspace> Op<W> {
 
     /// Does all work that is possible now.
     pub(super) fn run<M: Medium<Workspace = W>>(&mut self, context: &mut RunContext<'_, M>) {
+        if self.is_corrupted {
+            return;
+        }
         let plan = Arc::clone(&self.plan);
         self.moved = context.now;
         for lane in 0..self.outs.len() {
@@ -245,8 +260,9 @@ impl<W: Workspace> Op<W> {
         }
         if !self.finished && self.remaining == 0 && self.unsent == 0 && self.in_flight == 0 {
             self.finished = true;
-            let (tx_bytes, rx_bytes) = (self.tx_bytes, self.rx_bytes);
-            context.out.emit(ExecutorEvent::Done { op: self.id, tx_bytes, rx_bytes });
+            let (op, tx_bytes, rx_bytes) = (self.id, self.tx_bytes, self.rx_bytes);
+            let digest = self.descriptor.integrity.results.then(|| self.workspace.digest());
+            context.out.emit(ExecutorEvent::Done { op, tx_bytes, rx_bytes, digest });
         }
     }
 
@@ -284,7 +300,9 @@ impl<W: Workspace> Op<W> {
     {
         let (from, steps) = &plan.receives[lane];
         let mut moved = false;
-        while let Some(arrival) = self.ins[lane].waiting.front().copied() {
+        while !self.is_corrupted
+            && let Some(arrival) = self.ins[lane].waiting.front().copied()
+        {
             let index = steps[self.ins[lane].taken];
             let step = &plan.steps[index as usize];
             let is_after = step.after.is_none_or(|after| self.done[after as usize]);
@@ -294,6 +312,15 @@ impl<W: Workspace> Op<W> {
             let pair = &mut context.pairs[from.index()];
             let slot = pair.slot(arrival.slot);
             let frame = context.medium.frame(slot);
+            if self.descriptor.integrity.payloads {
+                let (chunk, fingerprint) = (self.ins[lane].taken as u32, self.ins[lane].fingerprint);
+                let found = self.workspace.checksum(frame);
+                if arrival.checksum != Some(frame_checksum(self.id, fingerprint, chunk, found)) {
+                    self.is_corrupted = true;
+                    context.out.emit(ExecutorEvent::Corrupted { op: self.id, peer: pair.peer });
+                    return moved;
+                }
+            }
             match step.action {
                 Action::Reduce { own, left, .. } => self.workspace.reduce(frame, own, step.region, left),
                 _ => self.workspace.store(frame, step.region),
@@ -354,17 +381,23 @@ impl<W: Workspace> Op<W> {
                 return;
             };
             let region = plan.steps[steps[state.sent] as usize].region;
+            let (chunk, fingerprint) = (state.sent as u32, state.fingerprint);
+            let (payload, checksum) = if self.descriptor.integrity.payloads {
+                let (payload, sum) = self.workspace.load_checked(region);
+                (payload, Some(frame_checksum(self.id, fingerprint, chunk, sum)))
+            } else {
+                (self.workspace.load(region), None)
+            };
             let header = DataHeader {
                 op: self.id,
-                fingerprint: state.fingerprint,
-                chunk: state.sent as u32,
+                fingerprint,
+                chunk,
                 offset: region.offset,
                 length: wire_bytes(&self.descriptor, region.count),
                 slot,
                 eager,
-                checksum: None,
+                checksum,
             };
-            let payload = self.workspace.load(region);
             let ticket = context.medium.put(pair.peer, &header, payload);
             context.puts.begin(context.now, ticket, self.id, lane, pair.peer);
             state.put(ticket);

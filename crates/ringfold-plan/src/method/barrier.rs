@@ -11,7 +11,6 @@ pub const TWO_TRIPS: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
     one_owner: true,
-    member_order: true,
     traffic: |_| 0,
     cost: |task| Cost::empty(2 * task.world() as u64 - 1, 2),
     draft: two_trips,

@@ -12,7 +12,6 @@ pub const CHAIN: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
     one_owner: true,
-    member_order: true,
     traffic: |task| task.once_to_all(),
     cost: |task| {
         let sizes = Sizes::of(task);

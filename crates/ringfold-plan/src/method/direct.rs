@@ -1,6 +1,7 @@
 //! Direct transfers: each rank receives its part from all others, reduces it, and sends the result to all. Two hops, the
-//! traffic of the ring over all links. No scratch.
+//! traffic of the ring over all links. No scratch, unless it has to reduce in rank order.
 
+use super::in_order::PartFolder;
 use super::{Draft, Method, Task, in_turns};
 use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
@@ -39,7 +40,6 @@ const STRAIGHT: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
     one_owner: true,
-    member_order: true,
     traffic: |task| task.once_to_all(),
     cost: |task| {
         let sizes = Sizes::of(task);
@@ -52,8 +52,9 @@ const STRAIGHT: Method = Method {
 fn all_reduce(task: &Task) -> Draft {
     let mut draft = Draft::default();
     contribute(task, &mut draft);
+    let mut folder = PartFolder::new(task, 0);
     for chunk in task.cut(task.parts().of(task.me)) {
-        let settled = fold(task, &mut draft, chunk, chunk.at(OpBuffer::Target));
+        let settled = folder.fold(&mut draft, chunk, chunk.at(OpBuffer::Target));
         for peer in task.others() {
             let region = chunk.at(OpBuffer::Target);
             draft.push(Step::send(peer, region).after(settled));
@@ -66,9 +67,9 @@ fn all_reduce(task: &Task) -> Draft {
 fn reduce_scatter(task: &Task) -> Draft {
     let mut draft = Draft::default();
     contribute(task, &mut draft);
-    let mine = task.parts().of(task.me);
+    let (mine, mut folder) = (task.parts().of(task.me), PartFolder::new(task, 0));
     for chunk in task.cut(mine) {
-        fold(task, &mut draft, chunk, chunk.within(mine).at(OpBuffer::Target));
+        folder.fold(&mut draft, chunk, chunk.within(mine).at(OpBuffer::Target));
     }
     draft
 }
@@ -96,7 +97,7 @@ pub(super) fn contribute(task: &Task, draft: &mut Draft) {
     });
 }
 
-/// Reduces a chunk of our part, the others in rank order, and settles it. Returns the last step.
+/// Reduces a chunk of our part, beginning with our own data, the others in rank order. It needs no scratch. Returns the last step.
 pub(super) fn fold(task: &Task, draft: &mut Draft, chunk: Span, region: Region) -> u32 {
     let mut own = chunk.at(OpBuffer::Source);
     let mut lowest = task.me;

@@ -15,7 +15,6 @@ pub const EXCHANGE: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
     one_owner: true,
-    member_order: true,
     traffic,
     cost,
     draft: exchange,

@@ -16,7 +16,6 @@ pub const ALL_REDUCE: Method = Method {
     algorithm: Algorithm::Halving,
     needs_mesh: true,
     one_owner: false,
-    member_order: true,
     traffic: |task| 2 * task.once_to_all(),
     cost,
     draft: all_reduce,
@@ -41,8 +40,7 @@ fn all_reduce(task: &Task) -> Draft {
     }
     let extra = (me + core < task.world()).then(|| Rank::from_index(me + core));
     let parts = Parts::even(task.descriptor.count, core as u16);
-    let mut rounds =
-        Rounds { task, draft: Draft::default(), base: OpBuffer::Source, taken: RoundReceives::default() };
+    let mut rounds = Rounds::new(task);
     if let Some(extra) = extra {
         rounds.receive_reduce(extra, task.whole(), Left::Own, false);
     }
@@ -65,11 +63,11 @@ fn all_reduce(task: &Task) -> Draft {
     if let Some(extra) = extra {
         rounds.send(extra, task.whole());
     }
-    rounds.draft
+    rounds.finish()
 }
 
 /// The plan of an extra rank: sends all its data, receives the whole result.
-fn beyond(task: &Task, partner: Rank) -> Draft {
+pub(super) fn beyond(task: &Task, partner: Rank) -> Draft {
     let mut draft = Draft::default();
     for chunk in task.cut(task.whole()) {
         draft.push(Step::send(partner, chunk.at(OpBuffer::Source)));
@@ -81,7 +79,7 @@ fn beyond(task: &Task, partner: Rank) -> Draft {
 }
 
 /// The rounds of one rank, under construction.
-struct Rounds<'a> {
+pub(super) struct Rounds<'a> {
     task: &'a Task<'a>,
     draft: Draft,
     /// The buffer of our data: the source until the first reduction.
@@ -111,8 +109,16 @@ impl RoundReceives {
     }
 }
 
-impl Rounds<'_> {
-    fn send(&mut self, to: Rank, span: Span) {
+impl<'a> Rounds<'a> {
+    pub(super) fn new(task: &'a Task<'a>) -> Self {
+        Self { task, draft: Draft::default(), base: OpBuffer::Source, taken: RoundReceives::default() }
+    }
+
+    pub(super) fn finish(self) -> Draft {
+        self.draft
+    }
+
+    pub(super) fn send(&mut self, to: Rank, span: Span) {
         for chunk in self.task.cut(span) {
             let mut step = Step::send(to, chunk.at(self.base));
             step.after = self.taken.ready(chunk);
@@ -120,13 +126,34 @@ impl Rounds<'_> {
         }
     }
 
-    fn receive_reduce(&mut self, from: Rank, span: Span, left: Left, settle: bool) {
+    pub(super) fn receive_reduce(&mut self, from: Rank, span: Span, left: Left, settle: bool) {
         let base = self.base;
         self.round(span, |chunk| {
             let step = Step::receive_reduce(from, chunk.at(base), chunk.at(OpBuffer::Target), left);
             if settle { step.settled() } else { step }
         });
         self.base = OpBuffer::Target;
+    }
+
+    /// Sends all data to a rank that sends all of its data, and reduces both, chunk by chunk: a fence waits for the chunks before, and
+    /// not for a rank that waits for them.
+    pub(super) fn exchange_reduce(&mut self, partner: Rank, left: Left, settle: bool) {
+        let base = self.base;
+        let mut previous = self.taken.last();
+        let mut taken = RoundReceives { before: previous, chunks: Vec::new() };
+        for chunk in self.task.cut(self.task.whole()) {
+            let mut send = Step::send(partner, chunk.at(base));
+            send.after = self.taken.ready(chunk);
+            self.draft.push(send);
+            let mut step =
+                Step::receive_reduce(partner, chunk.at(base), chunk.at(OpBuffer::Target), left).fenced();
+            step.after = previous;
+            step.settle = settle;
+            let number = self.draft.push(step);
+            previous = Some(number);
+            taken.chunks.push((chunk, number));
+        }
+        (self.taken, self.base) = (taken, OpBuffer::Target);
     }
 
     fn receive(&mut self, from: Rank, span: Span) {

@@ -1,5 +1,6 @@
 //! Reductions to the root. The other ranks have no target and use scratch.
 
+use super::in_order::PartFolder;
 use super::ring::{RingView, pass_through};
 use super::{Draft, Method, Task, direct, one_shot};
 use crate::cost::Sizes;
@@ -12,7 +13,6 @@ pub const CHAIN: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
     one_owner: true,
-    member_order: false,
     traffic: |task| task.once_to_all(),
     cost: |task| {
         let sizes = Sizes::of(task);
@@ -26,7 +26,6 @@ pub const CHAIN: Method = Method {
 pub const STRAIGHT: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
-    member_order: true,
     traffic: |task| task.once_to_all() + task.descriptor.count - task.parts().of(task.root()).count,
     cost: |task| {
         let sizes = Sizes::of(task);
@@ -41,7 +40,6 @@ pub const STRAIGHT: Method = Method {
 pub const STAR: Method = Method {
     algorithm: Algorithm::OneShot,
     needs_mesh: true,
-    member_order: true,
     cost: |task| {
         let sizes = Sizes::of(task);
         let all = sizes.whole.times(sizes.others);
@@ -82,19 +80,21 @@ fn straight(task: &Task) -> Draft {
     let mut draft = Draft::default();
     direct::contribute(task, &mut draft);
     let (mine, root) = (task.parts().of(task.me), task.root());
-    for chunk in task.cut(mine) {
-        if task.me == root {
-            direct::fold(task, &mut draft, chunk, chunk.at(OpBuffer::Target));
-        } else {
-            let region = chunk.within(mine).at(OpBuffer::Scratch);
-            let settled = direct::fold(task, &mut draft, chunk, region);
-            draft.push(Step::send(root, region).after(settled));
-        }
-    }
     if task.me == root {
+        let mut folder = PartFolder::new(task, 0);
+        for chunk in task.cut(mine) {
+            folder.fold(&mut draft, chunk, chunk.at(OpBuffer::Target));
+        }
         direct::take_parts(task, &mut draft);
-    } else {
-        draft.scratch = mine.count;
+        return draft;
+    }
+    // Its results are in scratch, too.
+    draft.scratch = mine.count;
+    let mut folder = PartFolder::new(task, mine.count);
+    for chunk in task.cut(mine) {
+        let region = chunk.within(mine).at(OpBuffer::Scratch);
+        let settled = folder.fold(&mut draft, chunk, region);
+        draft.push(Step::send(root, region).after(settled));
     }
     draft
 }

@@ -33,13 +33,12 @@ pub const REDUCE_SCATTER: Method = Method {
 };
 
 /// Each part travels once around. No scratch, and no reduction whose order could matter.
-pub const ALL_GATHER: Method = Method { member_order: true, draft: all_gather, ..AROUND };
+pub const ALL_GATHER: Method = Method { draft: all_gather, ..AROUND };
 
 const AROUND: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
     one_owner: true,
-    member_order: false,
     traffic: |task| task.once_to_all(),
     cost: |task| {
         let (sizes, once) = (Sizes::of(task), Sizes::of(task).around());
@@ -70,7 +69,7 @@ impl RingView {
     }
 
     /// The rank `distance` positions back.
-    fn behind(&self, distance: usize) -> Rank {
+    pub(super) fn behind(&self, distance: usize) -> Rank {
         let world = self.from_me.len();
         self.from_me[(world - distance) % world]
     }

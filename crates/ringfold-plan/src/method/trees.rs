@@ -18,7 +18,6 @@ pub const ALL_REDUCE: Method = Method {
     algorithm: Algorithm::Trees,
     needs_mesh: false,
     one_owner: true,
-    member_order: false,
     traffic: |task| 2 * task.once_to_all(),
     cost,
     draft: all_reduce,

@@ -148,7 +148,9 @@ fn small_tensors_take_few_hops() {
         &shape,
         &Tuning::default(),
     );
-    assert_eq!(choice.unwrap().algorithm, Algorithm::OneShot);
+    let choice = choice.unwrap();
+    let is_short = matches!(choice.algorithm, Algorithm::OneShot | Algorithm::Doubling);
+    assert!(is_short, "{}", choice.explanation());
 }
 
 #[test]
@@ -196,6 +198,7 @@ fn gain(shape: &GroupShape, current: Option<&Network>, measured: &Network, mib: 
         mesh: true,
         missing: Vec::new(),
         network: None,
+        resumed: Vec::new(),
         tuning: Tuning::default(),
         key: [0; 32],
         relays: Vec::new(),

@@ -147,10 +147,12 @@ impl Serialize for Event {
             }
             Self::Departed(who, how) => {
                 f.peer(who)?;
+                f.put("how", how.name())?;
                 f.text("cause", how)
             }
             Self::EpochProposed(epoch, ring) => {
                 f.epoch(epoch)?;
+                f.put("group", epoch.group.0)?;
                 f.put("world", ring.len())?;
                 f.names("ring", ring.iter())
             }
@@ -178,6 +180,10 @@ impl Serialize for Event {
                 f.op(op)?;
                 f.put("bytes", bytes)?;
                 f.outcome(outcome)
+            }
+            Self::OpResumed { op, epoch } => {
+                f.op(op)?;
+                f.put("resumed_in", epoch.counter)
             }
             Self::OutOfStep(op) => f.op(op),
             Self::RoundDecided(phase, round) => {

@@ -192,6 +192,7 @@ impl Master {
             mesh: members.len() <= limits::MESH_WORLD_MAX,
             missing: Vec::new(),
             network: None,
+            resumed: Vec::new(),
             tuning: self.config.tuning.for_round_trip(longest).bounded(),
             key: self.random_key(),
             relays: self.relays(members),
@@ -326,7 +327,9 @@ impl Master {
         let pairs: BTreeSet<_> = missing.into_iter().map(|(pair, ..)| pair).chain(distrusted).collect();
         let missing = pairs.into_iter().collect();
         let network = self.network_of(id, &description);
-        self.open(id, EpochDescription { missing, network, ..description });
+        let description = EpochDescription { missing, network, ..description };
+        let resumed = self.resumed_ops(id, &description);
+        self.open(id, EpochDescription { resumed, ..description });
     }
 
     fn open(&mut self, id: GroupId, description: EpochDescription) {
@@ -350,9 +353,10 @@ impl Master {
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
         let (missing, network) = (description.missing.clone(), description.network.clone());
+        let resumed = description.resumed.clone();
         let signature = self.config.signer.sign(Claim::Opened(description));
         let epoch = description.id;
-        let message = ToPeer::EpochOpened { epoch, missing, network, attributes, rounds, signature };
+        let message = ToPeer::EpochOpened { epoch, missing, network, resumed, attributes, rounds, signature };
         self.send_all(description.members.iter().map(|member| member.peer), &message);
     }
 }

@@ -3,6 +3,7 @@
 use super::network::{AdoptedNetwork, MeasuredPaths};
 use super::recovery::LostState;
 use super::reduce::OpRound;
+use super::resumption::SuspendedOps;
 use super::sync::SyncRound;
 use crate::cause::Cause;
 use crate::epoch::EpochDescription;
@@ -40,6 +41,8 @@ pub(super) struct Group {
     pub ops: BTreeMap<(Tag, Seq), OpRound>,
     /// The next sequence number of each tag in the open epoch.
     pub decided: BTreeMap<Tag, Seq>,
+    /// Operations of earlier epochs that members wait to resume.
+    pub suspended: SuspendedOps,
     /// Pairs whose link failed, and until when they are not used.
     pub distrusted: BTreeMap<(PeerId, PeerId), Time>,
     /// No ring through all members is left: since when, and when that was found last. `None` after a committed operation.

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 /// An undecided operation. Only "done" votes are collected; any other vote aborts it.
 #[derive(Debug)]
 pub(super) struct OpRound {
-    pub round: Round<()>,
+    /// The digests of the results, if the operation compares them.
+    pub round: Round<Option<u64>>,
     /// The earliest deadline of all participants; it holds for all (R6).
     pub deadline: Time,
     /// The peers that have started it, as far as is known, with their arguments.
@@ -32,6 +33,29 @@ impl OpRound {
         let missing = self.round.missing(members);
         let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
         if absent.is_empty() { missing } else { absent }
+    }
+}
+
+/// Peers whose results differ from those of others.
+pub(super) struct Dissent {
+    /// Those that are not of the majority; if there is none, all.
+    who: Vec<PeerId>,
+    /// The size of the majority; 0 if there is none.
+    agree: u32,
+}
+
+impl Dissent {
+    /// Compares the digests of results; none if all are equal. A peer without one differs from those that have one.
+    pub fn of(digests: &BTreeMap<PeerId, Option<u64>>) -> Option<Self> {
+        let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
+        digests.values().for_each(|digest| *counts.entry(*digest).or_default() += 1);
+        if counts.len() < 2 {
+            return None;
+        }
+        let majority = counts.into_iter().find(|(_, count)| 2 * count > digests.len());
+        let differs = |digest: &Option<u64>| majority.is_none_or(|(of_most, _)| *digest != of_most);
+        let who = digests.iter().filter(|(_, digest)| differs(digest)).map(|(peer, _)| *peer).collect();
+        Some(Self { who, agree: majority.map_or(0, |(_, count)| count as u32) })
     }
 }
 
@@ -53,7 +77,11 @@ impl Master {
             return;
         };
         match ballot {
-            Ballot::Done { digest: _ } => _ = round.round.vote(peer, ()),
+            Ballot::Done { digest } => _ = round.round.vote(peer, digest),
+            Ballot::Corrupted { from } => {
+                let cause = Cause::Corrupted { from: self.peer_name(from), to: self.peer_name(peer) };
+                self.fail_op(op, cause);
+            }
             Ballot::Differs { from } => match round.started.get(&from).copied() {
                 Some(other) => {
                     let cause = self.mismatch((peer, descriptor), (from, other));
@@ -105,7 +133,9 @@ impl Master {
                 let living = epoch.members.iter().map(|m| m.peer).filter(|p| self.roster.is_accepted(*p));
                 let outcome = match &op.failed {
                     Some(cause) => Outcome::Aborted(cause.clone()),
-                    None if op.round.has(world) && op.round.is_complete(living) => Outcome::COMMITTED,
+                    None if op.round.has(world) && op.round.is_complete(living) => {
+                        self.commit_unless_differing(op.round.votes())
+                    }
                     None => continue,
                 };
                 decided.push((OpId { epoch: epoch.id, tag: *tag, seq: *seq }, outcome));
@@ -116,6 +146,16 @@ impl Master {
             self.decide(op, outcome);
         }
         any
+    }
+
+    /// The outcome of an operation that is done on all peers, with the digests of their results.
+    pub(super) fn commit_unless_differing(&self, digests: &BTreeMap<PeerId, Option<u64>>) -> Outcome {
+        match Dissent::of(digests) {
+            None => Outcome::COMMITTED,
+            Some(Dissent { who, agree }) => {
+                Outcome::Aborted(Cause::ResultsDiffer { who: self.peer_names(&who), agree })
+            }
+        }
     }
 
     /// Aborts every undecided operation of a group (R6).

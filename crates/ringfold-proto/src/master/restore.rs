@@ -297,17 +297,11 @@ impl Master {
             how: Departure::NotReturned,
         });
         let mut decisions = Vec::new();
+        let commit = |digests: &_| self.commit_unless_differing(digests);
         for epoch in records().map(|e| e.description.id).collect::<BTreeSet<_>>() {
             let continues = kept && epoch == newest.id;
-            decide_epoch_ops(
-                epoch,
-                returned,
-                continues,
-                &cause,
-                now..now + self.config.timing.wait_max,
-                &mut group,
-                &mut decisions,
-            );
+            let wait = now..now + self.config.timing.wait_max;
+            decisions.extend(decide_epoch_ops(epoch, returned, continues, &cause, wait, &commit, &mut group));
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
@@ -375,11 +369,11 @@ fn decide_epoch_ops(
     continues: bool,
     cause: &Cause,
     wait: Range<Time>,
+    commit: &impl Fn(&BTreeMap<PeerId, Option<u64>>) -> Outcome,
     group: &mut Group,
-    decisions: &mut Vec<(OpId, Outcome)>,
-) {
+) -> Vec<(OpId, Outcome)> {
     let mut ops: BTreeMap<(Tag, Seq), Vec<(PeerId, &OpRecord)>> = BTreeMap::new();
-    let mut members = Vec::new();
+    let (mut members, mut decisions) = (Vec::new(), Vec::new());
     for (peer, resume) in returned {
         if let Some(record) = resume.epochs.iter().find(|e| e.description.id == epoch) {
             members.push(**peer);
@@ -396,16 +390,16 @@ fn decide_epoch_ops(
             OpProgress::Decided(outcome) => Some(outcome.clone()),
             _ => None,
         });
-        let done: BTreeSet<_> =
-            records.iter().filter(|(_, r)| r.progress == OpProgress::Done).map(|(p, _)| *p).collect();
-        let all_done = members.iter().all(|p| done.contains(p));
+        let done: BTreeMap<_, _> =
+            records.iter().filter_map(|(p, r)| r.progress.done().map(|digest| (*p, digest))).collect();
+        let all_done = members.iter().all(|p| done.contains_key(p));
         let outcome = match seen {
             Some(outcome) => outcome,
-            None if all_done => Outcome::COMMITTED,
+            None if all_done => commit(&done),
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
-                done.iter().for_each(|p| _ = round.vote(*p, ()));
+                done.iter().for_each(|(p, digest)| _ = round.vote(*p, *digest));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
                 group.ops.insert(
                     (tag, seq),
@@ -421,4 +415,5 @@ fn decide_epoch_ops(
             *next = (*next).max(Seq(seq.0 + 1));
         }
     }
+    decisions
 }

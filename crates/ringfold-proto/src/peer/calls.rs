@@ -3,7 +3,7 @@
 use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{MasterLoss, StateRejection};
 use crate::descriptor::Descriptor;
-use crate::id::{CallId, OpId, Tag};
+use crate::id::{CallId, OpId, PeerId, Tag};
 use crate::limits;
 use crate::message::{Answer, Ballot, Phase, Request, ToMaster};
 use crate::shared_state::SyncOffer;
@@ -43,8 +43,12 @@ pub(super) enum ReduceProgress {
     WaitingForEpoch,
     /// The executor runs it.
     Running { op: OpId, announce_at: Option<Time> },
-    /// The outcome is not known. `done`: the result is complete. `ballot`: the last vote.
-    Voted { op: OpId, done: bool, ballot: Ballot },
+    /// The outcome is not known. `done`: the result is complete, with this digest if there is one. `ballot`: the last vote.
+    Voted { op: OpId, done: Option<Option<u64>>, ballot: Ballot },
+    /// A member was lost. The next epoch may resume it; if not, it fails for this reason. The buffers are in use.
+    Suspending { op: OpId, why: Failure },
+    /// The same, with free buffers. `held`: the chunks that are here, if it can be resumed.
+    Suspended { op: OpId, why: Failure, held: Option<Vec<(PeerId, u32)>> },
     /// The outcome is known, the buffers are in use.
     Releasing { op: OpId, result: Result<u32, Failure> },
 }
@@ -59,6 +63,11 @@ impl Call {
             CallKind::Reduce(ReduceCall { progress: ReduceProgress::Voted { ballot, .. }, .. }) => {
                 (None, matches!(ballot, Ballot::Done { .. }))
             }
+            // The next epoch opens in time, or the master is lost.
+            CallKind::Reduce(ReduceCall {
+                progress: ReduceProgress::Suspending { .. } | ReduceProgress::Suspended { .. },
+                ..
+            }) => (None, false),
             CallKind::Reduce(_) | CallKind::Connect => (None, true),
             CallKind::Vote { .. } => (None, false),
         };
@@ -240,7 +249,10 @@ impl Peer {
                 | ReduceProgress::Voted { op, ballot: Ballot::Done { .. }, .. } => {
                     self.vote_op(op, Ballot::TimedOut);
                 }
-                ReduceProgress::Voted { .. } | ReduceProgress::Releasing { .. } => {}
+                ReduceProgress::Voted { .. }
+                | ReduceProgress::Suspending { .. }
+                | ReduceProgress::Suspended { .. }
+                | ReduceProgress::Releasing { .. } => {}
             },
         }
     }
@@ -250,8 +262,12 @@ impl Peer {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let CallKind::Reduce(reduce) = &mut call.kind {
             match &reduce.progress {
-                ReduceProgress::WaitingForEpoch => {}
+                ReduceProgress::WaitingForEpoch | ReduceProgress::Suspended { .. } => {}
                 ReduceProgress::Releasing { .. } => return,
+                ReduceProgress::Suspending { op, .. } => {
+                    reduce.progress = ReduceProgress::Releasing { op: *op, result: Err(why) };
+                    return;
+                }
                 ReduceProgress::Running { op, .. } | ReduceProgress::Voted { op, .. } => {
                     let op = *op;
                     reduce.progress = ReduceProgress::Releasing { op, result: Err(why) };
@@ -278,6 +294,8 @@ impl Peer {
             CallKind::Reduce(reduce) => match reduce.progress {
                 ReduceProgress::Running { op: o, .. }
                 | ReduceProgress::Voted { op: o, .. }
+                | ReduceProgress::Suspending { op: o, .. }
+                | ReduceProgress::Suspended { op: o, .. }
                 | ReduceProgress::Releasing { op: o, .. }
                     if o == op =>
                 {

@@ -4,7 +4,7 @@ use super::calls::{CallKind, ReduceProgress};
 use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, ProtocolViolation};
 use crate::claim::Signature;
-use crate::epoch::{EpochDescription, Member, MissingPair};
+use crate::epoch::{EpochDescription, Member, MissingPair, ResumedOp};
 use crate::event::PeerEvent;
 use crate::id::{EpochId, PeerId, Seq, Tag};
 use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
@@ -129,7 +129,7 @@ impl Peer {
         now: Time,
         epoch: EpochId,
         missing: Vec<MissingPair>,
-        network: Option<Box<Network>>,
+        (network, resumed): (Option<Box<Network>>, Vec<ResumedOp>),
         rounds: RoundNumbers,
         signature: Option<Box<Signature>>,
     ) {
@@ -140,7 +140,7 @@ impl Peer {
             }
             return;
         };
-        let description = EpochDescription { missing, network, ..proposal.description };
+        let description = EpochDescription { missing, network, resumed, ..proposal.description };
         if !description.are_links_valid() {
             return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
@@ -165,6 +165,7 @@ impl Peer {
                 }
             }
         }
+        self.end_suspensions(now);
         self.start_waiting_ops(now);
         // A link may have broken after the peer reported that it is ready.
         self.repeat_link_reports();
@@ -273,7 +274,8 @@ impl Peer {
         let epoch = open.description.id;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
-            if !matches!(reduce.progress, ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. })
+            if let ReduceProgress::Running { op, .. } | ReduceProgress::Voted { op, .. } = reduce.progress
+                && !self.suspend_op(op, cause)
             {
                 self.visible = self.latest;
                 self.fail_call(call, Failure::Aborted(Box::new(cause.clone())));
@@ -283,7 +285,11 @@ impl Peer {
         self.notify(PeerEvent::EpochClosed { epoch, cause: Some(cause.clone()) });
     }
 
-    fn report_ready(&mut self) {
+    /// Reports that the links of the proposed epoch are up, and all suspended operations are reported.
+    pub(super) fn report_ready(&mut self) {
+        if self.is_suspending() {
+            return;
+        }
         let Some(proposal) = self.proposal.as_mut().filter(|p| p.waiting.is_empty() && !p.reported) else {
             return;
         };

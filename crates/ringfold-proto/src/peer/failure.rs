@@ -134,6 +134,10 @@ failure_kinds! {
     EpochEnded = "epoch-ended", true;
     /// The user of a member aborted the group.
     AbortedByUser = "aborted-by-user", false;
+    /// A payload did not match its checksum.
+    Corrupted = "corrupted", true;
+    /// The results of the peers differ.
+    ResultsDiffer = "results-differ", true;
     /// The offered revision is beyond the next one.
     RevisionIncrementViolation = "revision-increment-violation", false;
     /// The layout of the state differs from the elected one.
@@ -174,6 +178,8 @@ impl FailureKind {
             Cause::Unable { .. } => Self::Unable,
             Cause::EpochEnded => Self::EpochEnded,
             Cause::AbortedByUser { .. } => Self::AbortedByUser,
+            Cause::Corrupted { .. } => Self::Corrupted,
+            Cause::ResultsDiffer { .. } => Self::ResultsDiffer,
         }
     }
 

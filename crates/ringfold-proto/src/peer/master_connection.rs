@@ -261,6 +261,7 @@ impl Peer {
         self.stage = MembershipStage::Joining;
         self.notify(PeerEvent::Demoted);
         self.end_open_epoch(&Cause::EpochEnded);
+        self.give_up_suspended();
         self.open = None;
         self.proposal = None;
         self.synced = None;
@@ -344,6 +345,9 @@ impl Peer {
                 ReduceProgress::Voted { op, ballot, .. } => {
                     messages.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
                 }
+                ReduceProgress::Suspended { op, held: Some(held), .. } => {
+                    messages.push(ToMaster::Suspended { op: *op, descriptor, held: held.clone() });
+                }
                 _ => {}
             }
         }
@@ -354,9 +358,15 @@ impl Peer {
 fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Option<OpRecord> {
     let (op, progress) = match &reduce.progress {
         ReduceProgress::Running { op, .. } => (op, OpProgress::Started),
-        ReduceProgress::Voted { op, done: true, .. } => (op, OpProgress::Done),
+        ReduceProgress::Voted { op, done: Some(None), .. } => (op, OpProgress::Done),
+        ReduceProgress::Voted { op, done: Some(Some(digest)), .. } => {
+            (op, OpProgress::DoneWith { digest: *digest })
+        }
         ReduceProgress::Voted { op, .. } => (op, OpProgress::Started),
-        ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. } => return None,
+        ReduceProgress::WaitingForEpoch
+        | ReduceProgress::Suspending { .. }
+        | ReduceProgress::Suspended { .. }
+        | ReduceProgress::Releasing { .. } => return None,
     };
     let descriptor = Some(reduce.descriptor);
     let signature = None;

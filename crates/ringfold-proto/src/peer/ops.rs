@@ -3,7 +3,7 @@
 use super::calls::{CallKind, ReduceCall, ReduceProgress};
 use super::epochs::RememberedOutcome;
 use super::{Completion, Failure, Peer, PeerAction};
-use crate::cause::ProtocolViolation;
+use crate::cause::{Cause, ProtocolViolation};
 use crate::claim::Signature;
 use crate::epoch::Attributes;
 use crate::id::{OpId, PeerId, Seq};
@@ -14,9 +14,14 @@ use core::mem;
 use std::sync::Arc;
 
 impl Peer {
-    /// The executor has this peer's result.
-    pub fn handle_op_done(&mut self, op: OpId) {
-        self.vote_op(op, Ballot::Done { digest: None });
+    /// The executor has this peer's result; with its digest, if the operation compares results.
+    pub fn handle_op_done(&mut self, op: OpId, digest: Option<u64>) {
+        self.vote_op(op, Ballot::Done { digest });
+    }
+
+    /// A payload of a peer does not match its checksum.
+    pub fn handle_op_corrupted(&mut self, op: OpId, from: PeerId) {
+        self.vote_op(op, Ballot::Corrupted { from });
     }
 
     /// The executor rejected the operation, and will not report its release.
@@ -40,6 +45,9 @@ impl Peer {
     /// The executor has released the buffers of an operation.
     pub fn handle_op_released(&mut self, op: OpId) {
         let Some((call, reduce)) = self.reduce_of(op) else { return };
+        if let ReduceProgress::Suspending { .. } = &reduce.progress {
+            return self.handle_op_suspended(op, None);
+        }
         let ReduceProgress::Releasing { result, .. } = &reduce.progress else { return };
         let result = result.clone().map(|world| Completion::Reduced { world });
         self.complete(call, result);
@@ -80,10 +88,16 @@ impl Peer {
         let Some((_, reduce)) = self.reduce_of(op) else {
             return self.actions.push_back(PeerAction::SkipOp(op));
         };
-        let done = matches!(reduce.progress, ReduceProgress::Voted { done: true, .. });
-        if matches!(reduce.progress, ReduceProgress::Releasing { .. }) {
+        let done = matches!(reduce.progress, ReduceProgress::Voted { done: Some(_), .. });
+        if !matches!(reduce.progress, ReduceProgress::Running { .. } | ReduceProgress::Voted { .. }) {
             return;
         }
+        if let Outcome::Aborted(cause) = &outcome
+            && self.suspend_op(op, cause)
+        {
+            return;
+        }
+        let Some((_, reduce)) = self.reduce_of(op) else { return };
         let (result, action) = match outcome {
             Outcome::Committed { .. } if done => (Ok(world), PeerAction::CommitOp(op)),
             Outcome::Committed { .. } => {
@@ -106,6 +120,85 @@ impl Peer {
             return self.handle_op_released(op);
         }
         self.actions.push_back(action);
+    }
+
+    /// Suspends an operation if it lost a member and the others may resume it in the next epoch.
+    pub(super) fn suspend_op(&mut self, op: OpId, cause: &Cause) -> bool {
+        let is_whole = self.open.as_ref().is_some_and(|open| open.description.is_full_mesh());
+        if !is_whole || !matches!(cause, Cause::PeerLost { .. }) {
+            return false;
+        }
+        let Some((_, reduce)) = self.reduce_of(op) else { return false };
+        if reduce.refused || !reduce.descriptor.is_resumable() {
+            return false;
+        }
+        reduce.progress = ReduceProgress::Suspending { op, why: Failure::Aborted(Box::new(cause.clone())) };
+        self.actions.push_back(PeerAction::SuspendOp(op));
+        true
+    }
+
+    /// The executor has released the buffers of a suspended operation. It holds so many chunks of the contributions of each
+    /// member; none if it cannot be resumed here.
+    pub fn handle_op_suspended(&mut self, op: OpId, held: Option<Vec<(PeerId, u32)>>) {
+        let Some((_, reduce)) = self.reduce_of(op) else { return };
+        let ReduceProgress::Suspending { why, .. } = &reduce.progress else {
+            // The call has failed meanwhile.
+            return self.handle_op_released(op);
+        };
+        reduce.progress = ReduceProgress::Suspended { op, why: why.clone(), held: held.clone() };
+        let descriptor = reduce.descriptor;
+        if let Some(held) = held {
+            self.send(ToMaster::Suspended { op, descriptor, held });
+        }
+        self.report_ready();
+    }
+
+    /// Fails the suspended operations: this peer is not a member of the next epoch.
+    pub(super) fn give_up_suspended(&mut self) {
+        for id in self.calls.keys().copied().collect::<Vec<_>>() {
+            let CallKind::Reduce(reduce) = &self.calls[&id].kind else { continue };
+            if let ReduceProgress::Suspending { why, .. } | ReduceProgress::Suspended { why, .. } =
+                reduce.progress.clone()
+            {
+                self.visible = self.latest;
+                self.fail_call(id, why);
+            }
+        }
+    }
+
+    /// Whether a suspended operation is not reported yet.
+    pub(super) fn is_suspending(&self) -> bool {
+        self.reduces().any(|reduce| matches!(reduce.progress, ReduceProgress::Suspending { .. }))
+    }
+
+    /// An epoch has opened: resumes the operations that its description names, and fails the other suspended ones.
+    pub(super) fn end_suspensions(&mut self, now: Time) {
+        let Some(open) = self.open.as_ref() else { return };
+        let (epoch, resumed) = (open.description.id, open.description.resumed.clone());
+        let announce_at = Some(now + self.config.timing.announce_after);
+        for id in self.calls.keys().copied().collect::<Vec<_>>() {
+            let Some(CallKind::Reduce(reduce)) = self.calls.get_mut(&id).map(|call| &mut call.kind) else {
+                continue;
+            };
+            let (ReduceProgress::Suspending { op: before, why }
+            | ReduceProgress::Suspended { op: before, why, .. }) = reduce.progress.clone()
+            else {
+                continue;
+            };
+            let is_free = matches!(reduce.progress, ReduceProgress::Suspended { held: Some(_), .. });
+            match resumed.iter().find(|resumed| resumed.op == before && is_free) {
+                Some(resumed) => {
+                    let op = OpId { epoch, tag: reduce.tag, seq: Seq(0) };
+                    reduce.progress = ReduceProgress::Running { op, announce_at };
+                    let (descriptor, held) = (reduce.descriptor, resumed.held.as_slice().into());
+                    self.actions.push_back(PeerAction::ResumeOp { op, call: id, descriptor, held });
+                }
+                None => {
+                    self.visible = self.latest;
+                    self.fail_call(id, why);
+                }
+            }
+        }
     }
 
     /// Starts the waiting collectives if an epoch is open.
@@ -158,9 +251,12 @@ impl Peer {
     pub(super) fn vote_op(&mut self, op: OpId, ballot: Ballot) {
         let Some((_, reduce)) = self.reduce_of(op) else { return };
         let done = match &reduce.progress {
-            ReduceProgress::Running { .. } => Some(matches!(ballot, Ballot::Done { .. })),
-            ReduceProgress::Voted { ballot: Ballot::Done { .. }, .. } => {
-                (ballot == Ballot::TimedOut).then_some(true)
+            ReduceProgress::Running { .. } => Some(match ballot {
+                Ballot::Done { digest } => Some(digest),
+                _ => None,
+            }),
+            ReduceProgress::Voted { ballot: Ballot::Done { .. }, done, .. } => {
+                (ballot == Ballot::TimedOut).then_some(*done)
             }
             _ => None,
         };

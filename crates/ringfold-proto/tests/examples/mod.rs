@@ -11,7 +11,7 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::doctor::{DialBack, DoctorAnswer, DoctorRequest, Finding, Judgement};
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress, ResumedOp};
 use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::handshake::CertificateProblem;
 use ringfold_proto::hello::{
@@ -20,6 +20,7 @@ use ringfold_proto::hello::{
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, RunId, Seq, Tag, Term,
 };
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::{
     Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Replica,
@@ -104,6 +105,8 @@ examples! { to_master_messages: ToMaster {
     "join-rank", ToMaster::JoinRank { .. } => ToMaster::JoinRank { replica: REPLICA, join: join() };
     "resume-rank", ToMaster::ResumeRank { .. } =>
         ToMaster::ResumeRank { replica: REPLICA, resume: Box::new(resume()) };
+    "suspended", ToMaster::Suspended { .. } =>
+        ToMaster::Suspended { op: OP, descriptor: descriptor(), held: vec![(A, 0), (B, 300)] };
     "examined", ToMaster::Examined { .. } => ToMaster::Examined { examination: 300, findings: findings() };
 } }
 
@@ -159,6 +162,7 @@ examples! { to_peer_messages: ToPeer {
         epoch: EPOCH,
         missing: vec![MissingPair(Rank(0), Rank(1))],
         network: Some(Box::new(network())),
+        resumed: vec![resumed()],
         attributes: ATTRIBUTES,
         rounds: ROUNDS,
         signature: signature(2),
@@ -292,6 +296,9 @@ examples! { causes: Cause {
     "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
     "given-up", Cause::AbortedByUser { .. } => Cause::AbortedByUser { who: named(A) };
+    "corrupted", Cause::Corrupted { .. } => Cause::Corrupted { from: named(A), to: named(B) };
+    "results-differ", Cause::ResultsDiffer { .. } =>
+        Cause::ResultsDiffer { who: vec![named(B)], agree: 2 };
 } }
 
 examples! { departures: Departure {
@@ -381,6 +388,7 @@ examples! { ballots: Ballot {
     "link-broken", Ballot::LinkBroken { .. } => Ballot::LinkBroken { with: B };
     "unable", Ballot::Unable => Ballot::Unable;
     "timed-out", Ballot::TimedOut => Ballot::TimedOut;
+    "corrupted", Ballot::Corrupted { .. } => Ballot::Corrupted { from: B };
 } }
 
 examples! { outcomes: Outcome {
@@ -392,6 +400,7 @@ examples! { progresses: OpProgress {
     "started", OpProgress::Started => OpProgress::Started;
     "done", OpProgress::Done => OpProgress::Done;
     "decided", OpProgress::Decided(_) => OpProgress::Decided(Outcome::COMMITTED);
+    "done-with", OpProgress::DoneWith { .. } => OpProgress::DoneWith { digest: 0xd16e57 };
 } }
 
 examples! { verdicts: SyncVerdict {
@@ -431,6 +440,7 @@ examples! { algorithms: Algorithm {
     "one-shot", Algorithm::OneShot => Algorithm::OneShot;
     "halving", Algorithm::Halving => Algorithm::Halving;
     "trees", Algorithm::Trees => Algorithm::Trees;
+    "doubling", Algorithm::Doubling => Algorithm::Doubling;
 } }
 
 examples! { quantizations: QuantizationAlgorithm {
@@ -605,6 +615,8 @@ fn descriptor() -> Descriptor {
         }),
         weight: Weight::new(0.25),
         reproducible: true,
+        resume: true,
+        integrity: Integrity::NONE,
         priority: 200,
         deadline_ms: 60_000,
     }
@@ -619,6 +631,10 @@ fn network() -> Network {
     }
 }
 
+fn resumed() -> ResumedOp {
+    ResumedOp { op: OP, held: vec![0, 300, 7, 0] }
+}
+
 fn description() -> EpochDescription {
     let member =
         |peer, name: &str| Member { peer, name: name.into(), host: 1, site: 0, addresses: join().addresses };
@@ -629,6 +645,7 @@ fn description() -> EpochDescription {
         mesh: true,
         missing: vec![MissingPair(Rank(0), Rank(1))],
         network: Some(Box::new(network())),
+        resumed: vec![resumed()],
         tuning: Tuning {
             chunk_bytes: 65_536,
             window_slots: 8,

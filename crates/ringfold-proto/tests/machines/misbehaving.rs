@@ -48,6 +48,7 @@ fn resume(peer: PeerId) -> Resume {
         mesh: true,
         missing: Vec::new(),
         network: None,
+        resumed: Vec::new(),
         tuning: Tuning::default(),
         key: [0; 32],
         relays: Vec::new(),
@@ -421,8 +422,8 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
             ToPeer::EpochProposed { description, ended, attributes, signature }
         }
         3 => {
-            let (epoch, missing) = (epoch.id, Vec::new());
-            ToPeer::EpochOpened { epoch, missing, network: None, attributes, rounds, signature }
+            let (epoch, missing, resumed) = (epoch.id, Vec::new(), Vec::new());
+            ToPeer::EpochOpened { epoch, missing, network: None, resumed, attributes, rounds, signature }
         }
         4 => ToPeer::Answer {
             call: CallId(chance.below(20)),
@@ -472,8 +473,9 @@ fn no_message_of_a_master_makes_a_peer_panic() {
                         peer.handle_connected(now, ConnId(conn));
                     }
                     PeerAction::Link { member, .. } => peer.handle_link_up(member.peer),
-                    PeerAction::StartOp { op, .. } if chance.below(2) == 0 => peer.handle_op_done(op),
+                    PeerAction::StartOp { op, .. } if chance.below(2) == 0 => peer.handle_op_done(op, None),
                     PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
+                    PeerAction::SuspendOp(op) => peer.handle_op_suspended(op, Some(Vec::new())),
                     PeerAction::Sync { call, number, .. } => peer.handle_fetched(call, number, true),
                     PeerAction::Complete { .. } => open -= 1,
                     _ => {}
@@ -484,6 +486,7 @@ fn no_message_of_a_master_makes_a_peer_panic() {
         while let Some(action) = peer.poll_action() {
             match action {
                 PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
+                PeerAction::SuspendOp(op) => peer.handle_op_suspended(op, None),
                 PeerAction::Complete { result, .. } => {
                     assert!(!matches!(result, Ok(Completion::Connected)));
                     open -= 1;

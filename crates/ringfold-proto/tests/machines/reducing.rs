@@ -246,7 +246,7 @@ fn an_operation_done_within_a_millisecond_costs_one_message() {
     run.reduce_all(&[ann, bob], 1);
     let op = run.running(ann, 1).unwrap();
     assert_eq!((op.tag, op.seq), (Tag(1), Seq(0)));
-    run.peer(ann).handle_op_done(op);
+    run.peer(ann).handle_op_done(op, None);
     let mut said = Vec::new();
     while let Some(action) = run.peer(ann).poll_action() {
         if let ringfold_proto::peer::PeerAction::Send { message, .. } = action {

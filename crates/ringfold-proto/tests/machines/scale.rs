@@ -201,7 +201,7 @@ impl Crowd {
             PeerAction::Link { member, .. } if !self.dead.contains(&member.peer) => {
                 peer.handle_link_up(member.peer);
             }
-            PeerAction::StartOp { op, .. } if !self.is_slow => peer.handle_op_done(op),
+            PeerAction::StartOp { op, .. } if !self.is_slow => peer.handle_op_done(op, None),
             PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
             PeerAction::Complete { result, .. } => self.completed.push(result),
             _ => {}

@@ -244,8 +244,13 @@ impl TestRun {
 
     /// The executor of a peer has the result of its running operation of this tag.
     pub fn done(&mut self, who: PeerIndex, tag: u64) {
+        self.done_with(who, tag, None);
+    }
+
+    /// The same, with a digest of the result.
+    pub fn done_with(&mut self, who: PeerIndex, tag: u64, digest: Option<u64>) {
         let op = self.running(who, tag).unwrap_or_else(|| panic!("{} runs no tag {tag}", self.name(who)));
-        self.peer(who).handle_op_done(op);
+        self.peer(who).handle_op_done(op, digest);
         self.settle();
     }
 

@@ -11,11 +11,12 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::doctor::{Finding, Judgement};
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress};
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair, RelayAddress, ResumedOp};
 use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, ReplicaId, Revision, Seq, Tag, Term,
 };
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits;
 use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::{
@@ -35,7 +36,7 @@ pub struct MessageGenerator<'b>(pub &'b [u8]);
 impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
-        let message = match self.below(17) {
+        let message = match self.below(18) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
             2 => ToMaster::Vote {
@@ -69,6 +70,11 @@ impl MessageGenerator<'_> {
             }),
             12 => ToMaster::JoinRank { replica: self.replica(), join: self.join() },
             13 => ToMaster::ResumeRank { replica: self.replica(), resume: Box::new(self.resume()) },
+            16 => ToMaster::Suspended {
+                op: self.op(),
+                descriptor: self.descriptor(),
+                held: self.list(5, |d| (d.peer(), d.u32())),
+            },
             14 => ToMaster::Fetching { done_bytes: self.u64(), all_bytes: self.u64() },
             15 => ToMaster::Examined {
                 examination: self.u64(),
@@ -107,6 +113,7 @@ impl MessageGenerator<'_> {
                 epoch: self.epoch(),
                 missing: self.list(9, Self::pair),
                 network: self.network(),
+                resumed: self.list(3, Self::resumed),
                 attributes: self.attributes(),
                 rounds: self.rounds(),
                 signature: self.signature(),
@@ -312,13 +319,20 @@ impl MessageGenerator<'_> {
                 .maybe(|d| Quantization { algorithm: d.one_of(&quantizations), dtype: d.one_of(DType::ALL) }),
             weight: self.maybe(|d| Weight::new(f64::from(d.u32()) / 7.0).expect("it is finite")),
             reproducible: self.bool(),
+            resume: self.bool(),
+            integrity: Integrity { payloads: self.bool(), results: self.bool() },
             priority: self.u32() as u8,
             deadline_ms: self.u32(),
         }
     }
 
+    fn resumed(&mut self) -> ResumedOp {
+        ResumedOp { op: self.op(), held: self.list(9, Self::u32) }
+    }
+
     fn description(&mut self) -> EpochDescription {
-        let algorithms = [Algorithm::Ring, Algorithm::Direct, Algorithm::OneShot, Algorithm::Halving];
+        let algorithms =
+            [Algorithm::Ring, Algorithm::Direct, Algorithm::OneShot, Algorithm::Halving, Algorithm::Doubling];
         EpochDescription {
             id: self.epoch(),
             members: self
@@ -334,6 +348,7 @@ impl MessageGenerator<'_> {
             mesh: self.bool(),
             missing: self.list(9, Self::pair),
             network: self.network(),
+            resumed: self.list(3, Self::resumed),
             tuning: Tuning {
                 chunk_bytes: self.u32(),
                 window_slots: self.u32() as u16,
@@ -365,8 +380,9 @@ impl MessageGenerator<'_> {
     }
 
     fn resume(&mut self) -> Resume {
-        let progress = |d: &mut Self| match d.below(3) {
+        let progress = |d: &mut Self| match d.below(4) {
             0 => OpProgress::Started,
+            3 => OpProgress::DoneWith { digest: d.u64() },
             1 => OpProgress::Done,
             _ => OpProgress::Decided(d.outcome()),
         };
@@ -441,7 +457,8 @@ impl MessageGenerator<'_> {
     }
 
     fn ballot(&mut self) -> Ballot {
-        match self.below(5) {
+        match self.below(6) {
+            5 => Ballot::Corrupted { from: self.peer() },
             0 => Ballot::Done { digest: self.maybe(Self::u64) },
             1 => Ballot::Differs { from: self.peer() },
             2 => Ballot::LinkBroken { with: self.peer() },
@@ -485,7 +502,9 @@ impl MessageGenerator<'_> {
     }
 
     fn cause(&mut self) -> Cause {
-        match self.below(7) {
+        match self.below(9) {
+            7 => Cause::Corrupted { from: self.named(), to: self.named() },
+            8 => Cause::ResultsDiffer { who: self.list(6, Self::named), agree: self.u32() },
             0 => Cause::PeerLost { who: self.named(), how: self.departure() },
             1 => Cause::LinkLost { from: self.named(), to: self.named() },
             2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },

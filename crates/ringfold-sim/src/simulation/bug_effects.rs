@@ -51,6 +51,13 @@ impl Simulation {
                 let message = ToMaster::Started { op, descriptor };
                 reached.push((conn, Numbered { number: 0, acknowledged: 0, message }));
             }
+            (
+                Some(PlantedBug::LoseDigests),
+                ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { .. } },
+            ) => {
+                let ballot = Ballot::Done { digest: None };
+                reached[0].1.message = ToMaster::OpVote { op, descriptor, ballot };
+            }
             (Some(bug), ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { digest } }) => {
                 let vote = ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { digest } };
                 let forged = Numbered { number: 0, acknowledged: 0, message: vote };

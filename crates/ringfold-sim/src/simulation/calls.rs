@@ -6,8 +6,10 @@ use crate::buffer::{Buffer, SharedBuffer};
 use crate::oracle::{Guarantee, SyncObservation};
 use crate::planted_bug::PlantedBug;
 use crate::program::{Command, Reply};
-use crate::symbol::Contribution;
-use ringfold_proto::cause::Cause;
+use crate::symbol::{Contribution, Symbol};
+use ringfold_plan::ownership::Holding;
+use ringfold_proto::cause::{Cause, PeerName};
+use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{CallId, GroupId, OpId, PeerId, Tag};
@@ -19,8 +21,21 @@ use std::time::Duration;
 /// A call that has not returned, and when it was made.
 pub(super) enum PendingCall {
     Vote(Time),
-    Reduce { tag: Tag, buffer: SharedBuffer, op: Option<OpId>, since: Time },
+    Reduce {
+        tag: Tag,
+        buffer: SharedBuffer,
+        op: Option<OpId>,
+        since: Time,
+        /// What is here of a suspended operation.
+        holding: Option<Holding>,
+    },
 }
+
+/// How many results of operations that compare them have flipped bits, in thousandths.
+const RESULT_FLIPS_PER_MILLE: u64 = 10;
+
+/// How many payloads with a checksum have flipped bits, in thousandths.
+const PAYLOAD_FLIPS_PER_MILLE: u64 = 3;
 
 impl Simulation {
     pub(super) fn complete(&mut self, peer: usize, call: CallId, result: Result<Completion, Failure>) {
@@ -62,6 +77,9 @@ impl Simulation {
     pub(super) fn reply(&mut self, peer: usize, reply: Reply) {
         if matches!(reply, Reply::Call(Ok(_)) | Reply::Reduce(_, Err(_))) {
             self.peers[peer].stale_world = Some(self.peers[peer].machine.attributes());
+        }
+        if self.scripted_reply(peer, &reply) {
+            return;
         }
         let commands = self.peers[peer].program.reply(reply);
         self.run_commands(peer, commands);
@@ -114,14 +132,19 @@ impl Simulation {
     }
 
     fn call_reduce(&mut self, peer: usize, tag: Tag, count: u64, in_place: bool) {
-        let descriptor = Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg);
+        let (resume, integrity) = (self.scenario.program_config.resumes, self.scenario.integrity);
+        let base = Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg);
+        let descriptor = Descriptor { resume, integrity, ..base };
         let now = self.reading(peer);
         match self.peers[peer].machine.collective(now, tag, descriptor) {
             Ok(call) => {
                 self.contributions += 1;
                 let buffer = Buffer::new(Contribution(self.contributions), count, in_place);
                 buffer.borrow_mut().skips_restore = self.planted_bug == Some(PlantedBug::SkipRestore);
-                let pending = PendingCall::Reduce { tag, buffer, op: None, since: self.now };
+                buffer.borrow_mut().skips_checksums = self.planted_bug == Some(PlantedBug::SkipChecksums);
+                buffer.borrow_mut().flips_result =
+                    integrity.results && self.flips_now(RESULT_FLIPS_PER_MILLE);
+                let pending = PendingCall::Reduce { tag, buffer, op: None, since: self.now, holding: None };
                 self.peers[peer].pending.insert(call, pending);
                 let due = self.due(self.scenario.timing.wait_max);
                 self.oracle.called(peer, call, format!("reduce {tag}"), due);
@@ -171,6 +194,9 @@ impl Simulation {
             let what = format!("p{peer} failed, although only masters were stopped or killed: {why}");
             return self.oracle.report_violation(self.now, Guarantee::TakeoversFailNothing, what);
         }
+        if let Some(what) = self.false_blame(peer, pending, result) {
+            return self.oracle.report_violation(self.now, Guarantee::NoFalseAccusation, what);
+        }
         let calm = since >= self.scenario.calm_at + super::SETTLING
             && self.scenario.program_config.deviations_per_mille == 0;
         let what = match result {
@@ -191,6 +217,50 @@ impl Simulation {
             Guarantee::NoFalseAccusation,
             format!("p{peer} failed without a fault: {what}"),
         );
+    }
+
+    /// An error that blames a peer for bits that did not flip.
+    fn false_blame(
+        &self,
+        peer: usize,
+        pending: &PendingCall,
+        result: &Result<Completion, Failure>,
+    ) -> Option<String> {
+        let (Err(Failure::Aborted(cause)), PendingCall::Reduce { op: Some(op), .. }) = (result, pending)
+        else {
+            return None;
+        };
+        let has_flipped = |who: &PeerName| self.flipped_results.contains(&(*op, who.peer));
+        let is_justified = match &**cause {
+            Cause::Corrupted { from, to } => self.flipped_payloads.contains(&(*op, from.peer, to.peer)),
+            Cause::ResultsDiffer { who, agree: 0 } => who.iter().any(has_flipped),
+            Cause::ResultsDiffer { who, .. } => !who.is_empty() && who.iter().all(has_flipped),
+            _ => true,
+        };
+        (!is_justified).then(|| format!("p{peer} is told of {op}: {cause}, but its bits did not flip"))
+    }
+
+    /// Whether a bit flips now, with this probability in thousandths.
+    fn flips_now(&mut self, per_mille: u64) -> bool {
+        let may_flip = self.now < self.scenario.calm_at && !self.scenario.only_takeovers;
+        may_flip && self.flips.with_probability(per_mille)
+    }
+
+    /// A faulty wire: changes some of the payloads that have a checksum.
+    pub(super) fn flip_payload(
+        &mut self,
+        peer: usize,
+        from: PeerId,
+        header: &DataHeader,
+        symbols: &mut [Symbol],
+    ) {
+        if self.scenario.integrity.payloads
+            && self.flips_now(PAYLOAD_FLIPS_PER_MILLE)
+            && let Some(symbol) = symbols.first_mut()
+        {
+            symbol.flip(0);
+            self.flipped_payloads.insert((header.op, from, self.peers[peer].id));
+        }
     }
 
     /// Whether a peer was silent at that time because its state was rejected by the current incarnation of the master.

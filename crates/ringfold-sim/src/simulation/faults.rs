@@ -68,13 +68,7 @@ impl Simulation {
             }
             (Fault::LoseAll(master), _) => self.lose_all(&living, master),
             (_, None) => {}
-            (Fault::Leave, Some(peer)) => {
-                self.log(|| format!("p{peer}: leaves"));
-                self.peers[peer].machine.leave();
-                self.peers[peer].left = true;
-                self.pump(peer);
-                self.end_process(peer, "has left");
-            }
+            (Fault::Leave, Some(peer)) => self.leave(peer),
             (Fault::Kill, Some(peer)) => self.end_process(peer, "is killed"),
             (Fault::Evict, Some(peer)) => self.evict(self.peers[peer].id),
             (Fault::Freeze(pause), Some(peer)) => self.slow_down(peer, pause, Duration::ZERO),
@@ -118,6 +112,15 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// A peer leaves, and its process ends.
+    pub(super) fn leave(&mut self, peer: usize) {
+        self.log(|| format!("p{peer}: leaves"));
+        self.peers[peer].machine.leave();
+        self.peers[peer].left = true;
+        self.pump(peer);
+        self.end_process(peer, "has left");
     }
 
     /// Ends all peers, and all masters if there is a time to restart after. The peers come back.
@@ -194,7 +197,7 @@ impl Simulation {
     }
 
     /// Stops a peer for a while, or slows down every event.
-    fn slow_down(&mut self, peer: usize, pause: Duration, each: Duration) {
+    pub(super) fn slow_down(&mut self, peer: usize, pause: Duration, each: Duration) {
         self.log(|| format!("p{peer}: is slow ({each:?} each, or stopped if 0) for {pause:?}"));
         self.oracle.delayed(peer, pause * 4);
         if each > Duration::ZERO {
@@ -206,7 +209,7 @@ impl Simulation {
         }
     }
 
-    fn cut(&mut self, a: Node, b: Node, pause: Duration, both: bool) {
+    pub(super) fn cut(&mut self, a: Node, b: Node, pause: Duration, both: bool) {
         let (from, to) = (self.cut_name(a), self.cut_name(b));
         self.log(|| format!("cut from {from} to {to} for {pause:?} (both directions: {both})"));
         let until = self.now + pause;
@@ -217,7 +220,7 @@ impl Simulation {
         self.at(until, SimEvent::Heal);
     }
 
-    fn reset(&mut self, node: Node, purpose: ConnKind) {
+    pub(super) fn reset(&mut self, node: Node, purpose: ConnKind) {
         let conns: Vec<_> = self
             .network
             .connections_of(node)

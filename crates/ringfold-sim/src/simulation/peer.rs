@@ -1,6 +1,7 @@
 //! A peer's process: the driver of its machine and its executor.
 
 use super::calls::PendingCall;
+use super::script::PeerScript;
 use super::{SimEvent, Simulation};
 use crate::buffer::{SharedBuffer, SymbolWorkspace};
 use crate::clock::Clock;
@@ -10,11 +11,12 @@ use crate::oracle::Guarantee;
 use crate::planted_bug::PlantedBug;
 use crate::program::{Checkpoint, Program};
 use crate::symbol::Symbol;
-use ringfold_plan::choice;
+use ringfold_plan::choice::{self, NoPlan};
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, FrameDecision, Membership};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::SlotId;
+use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Descriptor;
@@ -46,6 +48,8 @@ pub(super) struct SimPeer {
     pub medium: SimMedium,
     pub clock: Clock,
     pub program: Program,
+    /// Its calls, if the scenario was recorded.
+    pub script: Option<PeerScript>,
     pub control: Option<ConnId>,
     /// The master to dial.
     pub next_master: usize,
@@ -103,7 +107,7 @@ impl Simulation {
         let id = PeerId(self.random.bits128());
         let join = Join {
             group: GroupId(group),
-            name: format!("p{index}"),
+            name: self.next_name.take().unwrap_or_else(|| format!("p{index}")),
             host: self.random.between(1, 5),
             site: 0,
             addresses: Vec::new(),
@@ -130,6 +134,7 @@ impl Simulation {
             medium: SimMedium::default(),
             clock: self.random_clock(Node::Peer(index)),
             program,
+            script: self.script.is_some().then(PeerScript::default),
             control: None,
             next_master: 0,
             failed_dials: 0,
@@ -287,9 +292,10 @@ impl Simulation {
         }
     }
 
-    fn receive_frame(&mut self, peer: usize, from: usize, header: DataHeader, symbols: Vec<Symbol>) {
+    fn receive_frame(&mut self, peer: usize, from: usize, header: DataHeader, mut symbols: Vec<Symbol>) {
         let from = self.peers[from].id;
         let Some(header) = self.alter_frame(peer, header) else { return };
+        self.flip_payload(peer, from, &header, &mut symbols);
         let now = self.now;
         let state = &mut self.peers[peer];
         state.machine.handle_heard(from);
@@ -348,9 +354,20 @@ impl Simulation {
 
     fn handle_executor_event(&mut self, peer: usize, event: ExecutorEvent<SymbolWorkspace>) {
         self.log(|| format!("p{peer}: executor: {event}"));
+        if let ExecutorEvent::Quiesced { op, .. } = &event
+            && self.peers[peer].suspended_call(*op).is_some()
+        {
+            return self.report_holding(peer, *op);
+        }
         let machine = &mut self.peers[peer].machine;
         match event {
-            ExecutorEvent::Done { op, .. } => machine.handle_op_done(op),
+            ExecutorEvent::Done { op, digest, .. } => {
+                let script = self.peers[peer].script.as_ref();
+                if !script.is_some_and(|script| script.fails.contains(&op.tag)) {
+                    self.peers[peer].machine.handle_op_done(op, digest);
+                }
+            }
+            ExecutorEvent::Corrupted { op, peer: from } => machine.handle_op_corrupted(op, from),
             ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => {
                 machine.handle_op_released(op);
                 self.report_links(peer);
@@ -413,6 +430,10 @@ impl Simulation {
                 self.peers[peer].executor.abort(op);
                 self.alter_abort(peer, op);
             }
+            PeerAction::SuspendOp(op) => self.suspend_op(peer, op),
+            PeerAction::ResumeOp { op, call, descriptor, held } => {
+                self.resume_op(peer, op, call, descriptor, &held);
+            }
             PeerAction::SkipOp(op) => self.peers[peer].executor.decided(op),
             PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
             PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
@@ -460,6 +481,10 @@ impl Simulation {
         let state = &mut self.peers[peer];
         let Some(PendingCall::Reduce { buffer, op: slot, .. }) = state.pending.get_mut(&call) else { return };
         *slot = Some(op);
+        let buffer = buffer.clone();
+        if buffer.borrow().flips_result {
+            self.flipped_results.insert((op, state.id));
+        }
         let Some(membership) = state.executor.membership(op.epoch) else {
             let what = format!("p{peer}: {op} has no open epoch");
             return self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
@@ -468,15 +493,30 @@ impl Simulation {
         let (me, tuning) = (membership.me, &membership.tuning);
         let adapted = network.map(|network| membership.shape.clone().with_network(Some(network)));
         let shape = adapted.as_ref().unwrap_or(&membership.shape);
-        let plan = match choice::plan(&descriptor, &Layout::Even, me, shape, tuning) {
+        let plan = choice::plan(&descriptor, &Layout::Even, me, shape, tuning);
+        self.oracle.op_started(op, peer, buffer.borrow().contribution, members);
+        self.run_plan(peer, op, descriptor, plan, |scratch| SymbolWorkspace::new(buffer, scratch));
+    }
+
+    /// Starts an operation with its plan.
+    pub(super) fn run_plan(
+        &mut self,
+        peer: usize,
+        op: OpId,
+        descriptor: Descriptor,
+        plan: Result<Plan, NoPlan>,
+        workspace: impl FnOnce(u64) -> SymbolWorkspace,
+    ) {
+        let now = self.now;
+        let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
                 let what = format!("p{peer} has no plan for {op}: {error}");
                 return self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
             }
         };
-        let workspace = SymbolWorkspace::new(buffer.clone(), plan.scratch);
-        self.oracle.op_started(op, peer, buffer.borrow().contribution, members);
+        let state = &mut self.peers[peer];
+        let workspace = workspace(plan.scratch);
         let started =
             state.executor.start(state.clock.reading(now), op, descriptor, Arc::new(plan), workspace);
         if let Err(rejected) = started {

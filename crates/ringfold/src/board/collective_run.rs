@@ -2,10 +2,12 @@
 
 use super::BoardError;
 use super::block_reduce::{BlockReduce, ReduceBlocks};
+use super::direct_copy::{DirectCopy, Outcomes};
 use super::exchange::Exchange;
 use super::multicast::Multicast;
 use super::one_shot::OneShot;
 use super::operands::{Operands, PartBounds};
+use super::peer_memory::PeerMemory;
 use super::personalized::{Personalized, lane_count};
 #[cfg(test)]
 use super::pipeline::Progress;
@@ -18,26 +20,30 @@ use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 
-pub(super) struct CollectiveRun<'a> {
-    stage: Stage<'a>,
+/// `'a` is the lifetime of the operands, `'p` that of the access to other processes.
+pub(super) struct CollectiveRun<'a, 'p> {
+    stage: Stage<'a, 'p>,
     pipeline: Pipeline,
     pub(super) next_round: u64,
     fingerprint: u64,
+    exchange_ahead: u64,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
-enum Stage<'a> {
+enum Stage<'a, 'p> {
     OneShot(Exchange<OneShot<'a>>),
     BlockReduce(BlockReduce<'a>),
     Multicast(Exchange<Multicast<'a>>),
     Personalized(Exchange<Personalized<'a>>),
-    SizeTable { sizes: Exchange<SizeTable>, then: Pairwise<'a> },
+    SizeTable { sizes: Exchange<SizeTable>, then: Pairwise<'a, 'p> },
+    DirectCopy(Exchange<DirectCopy<'a, 'p>>),
+    Outcomes { outcomes: Exchange<Outcomes>, pieces: Personalized<'a> },
     Done,
 }
 
 /// An exchange whose sizes only the two ranks of each pair know, until all ranks have exchanged them.
-struct Pairwise<'a> {
-    context: BoardContext,
+struct Pairwise<'a, 'p> {
+    context: BoardContext<'p>,
     collective: Collective,
     operands: Operands<'a>,
     send: PartBounds,
@@ -46,17 +52,19 @@ struct Pairwise<'a> {
 
 /// The rank, the number of ranks, and the settings of the board.
 #[derive(Clone, Copy)]
-pub(super) struct BoardContext {
+pub(super) struct BoardContext<'p> {
     pub(super) me: Rank,
     pub(super) world: usize,
     pub(super) settings: Settings,
+    /// The memory of all ranks, if they may read it.
+    pub(super) peers: Option<&'p [PeerMemory]>,
 }
 
-impl<'a> CollectiveRun<'a> {
+impl<'a, 'p> CollectiveRun<'a, 'p> {
     /// # Panics
     /// If the lengths of the operands do not match the collective, or if it is a transfer.
     pub(super) fn new(
-        context: BoardContext,
+        context: BoardContext<'p>,
         descriptor: &Descriptor,
         layout: &Layout,
         operands: Operands<'a>,
@@ -64,7 +72,8 @@ impl<'a> CollectiveRun<'a> {
     ) -> Self {
         let stage = context.stage(descriptor, layout, operands);
         let next_round = first + stage.rounds();
-        Self { stage, pipeline: Pipeline::new(first, fingerprint), next_round, fingerprint }
+        let exchange_ahead = context.settings.exchange_ahead;
+        Self { stage, pipeline: Pipeline::new(first, fingerprint), next_round, fingerprint, exchange_ahead }
     }
 
     #[cfg(test)]
@@ -80,9 +89,11 @@ impl<'a> CollectiveRun<'a> {
             Stage::Multicast(schedule) => self.pipeline.poll(member, schedule),
             Stage::Personalized(schedule) => self.pipeline.poll(member, schedule),
             Stage::SizeTable { sizes, .. } => self.pipeline.poll(member, sizes),
+            Stage::DirectCopy(schedule) => self.pipeline.poll(member, schedule),
+            Stage::Outcomes { outcomes, .. } => self.pipeline.poll(member, outcomes),
             Stage::Done => return Ok(Progress::Done),
         }?;
-        if progress == Progress::Done && self.advance()? {
+        if progress == Progress::Done && self.advance(member)? {
             return Ok(Progress::Moved);
         }
         Ok(progress)
@@ -100,31 +111,49 @@ impl<'a> CollectiveRun<'a> {
                 Stage::Multicast(schedule) => self.pipeline.run(member, schedule, terms),
                 Stage::Personalized(schedule) => self.pipeline.run(member, schedule, terms),
                 Stage::SizeTable { sizes, .. } => self.pipeline.run(member, sizes, terms),
+                Stage::DirectCopy(schedule) => self.pipeline.run(member, schedule, terms),
+                Stage::Outcomes { outcomes, .. } => self.pipeline.run(member, outcomes, terms),
                 Stage::Done => return Ok(()),
             }?;
-            if !self.advance()? {
+            if !self.advance(member)? {
                 return Ok(());
             }
         }
     }
 
     /// Starts the next stage; returns false if there is none.
-    fn advance(&mut self) -> Result<bool, BoardError> {
-        let Stage::SizeTable { sizes, then } = core::mem::replace(&mut self.stage, Stage::Done) else {
-            return Ok(false);
+    fn advance(&mut self, member: &ArenaMember) -> Result<bool, BoardError> {
+        self.stage = match core::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::SizeTable { sizes, then } => {
+                if let Some(rank) = sizes.chunks.differs {
+                    return Err(BoardError::Differs { rank });
+                }
+                then.stage(usize::try_from(sizes.chunks.longest).unwrap_or(usize::MAX))
+            }
+            Stage::DirectCopy(schedule) => {
+                let DirectCopy { pieces, is_refused, differs, .. } = schedule.chunks;
+                if let Some(rank) = differs {
+                    return Err(BoardError::Differs { rank });
+                }
+                // A rank that aborts returns, and changes what others may still read.
+                if member.arena().is_aborted() {
+                    return Err(BoardError::aborted(member.arena()));
+                }
+                let outcomes = Outcomes { me: pieces.me, world: pieces.world, is_refused };
+                Stage::Outcomes { outcomes: Exchange::new(outcomes, 0), pieces }
+            }
+            Stage::Outcomes { outcomes, pieces } if outcomes.chunks.is_refused => {
+                Stage::Personalized(Exchange::new(pieces, self.exchange_ahead))
+            }
+            _ => return Ok(false),
         };
-        if let Some(rank) = sizes.chunks.differs {
-            return Err(BoardError::Differs { rank });
-        }
-        let longest = usize::try_from(sizes.chunks.longest).unwrap_or(usize::MAX);
-        self.stage = then.stage(longest);
         self.pipeline = Pipeline::new(self.next_round, self.fingerprint);
         self.next_round += self.stage.rounds();
         Ok(true)
     }
 }
 
-impl Stage<'_> {
+impl Stage<'_, '_> {
     fn rounds(&self) -> u64 {
         match self {
             Self::OneShot(schedule) => schedule.rounds(),
@@ -132,17 +161,24 @@ impl Stage<'_> {
             Self::Multicast(schedule) => schedule.rounds(),
             Self::Personalized(schedule) => schedule.rounds(),
             Self::SizeTable { sizes, .. } => sizes.rounds(),
+            Self::DirectCopy(schedule) => schedule.rounds(),
+            Self::Outcomes { outcomes, .. } => outcomes.rounds(),
             Self::Done => 0,
         }
     }
 }
 
-impl BoardContext {
+impl<'p> BoardContext<'p> {
     fn all_ranks(&self) -> Ranks {
         Ranks::all(self.world)
     }
 
-    fn stage<'a>(self, descriptor: &Descriptor, layout: &Layout, mut operands: Operands<'a>) -> Stage<'a> {
+    fn stage<'a>(
+        self,
+        descriptor: &Descriptor,
+        layout: &Layout,
+        mut operands: Operands<'a>,
+    ) -> Stage<'a, 'p> {
         let Self { me, world, .. } = self;
         let element_bytes = descriptor.dtype.bytes();
         let bytes = |elements: u64| {
@@ -226,8 +262,8 @@ impl BoardContext {
         root: Option<Rank>,
         bytes: usize,
         mut operands: Operands<'a>,
-    ) -> Stage<'a> {
-        let Self { me, world, settings } = self;
+    ) -> Stage<'a, 'p> {
+        let Self { me, world, settings, .. } = self;
         let whole = self.alone(bytes);
         operands.check(Some(&whole), root.is_none_or(|root| root == me).then_some(&whole));
         let reducer = TileReducer::new(descriptor, world);
@@ -251,7 +287,7 @@ impl BoardContext {
         receivers: Ranks,
         parts: PartBounds,
         longest: usize,
-    ) -> Stage<'a> {
+    ) -> Stage<'a, 'p> {
         let Self { me, settings, .. } = self;
         let chunk_bytes = settings.chunk_bytes(longest, settings.slot_bytes);
         let count = longest.div_ceil(chunk_bytes).max(1) as u64;
@@ -269,12 +305,19 @@ impl BoardContext {
         reducer: Option<TileReducer>,
         (send, receive): (PartBounds, PartBounds),
         longest: usize,
-    ) -> Stage<'a> {
-        let Self { me, world, settings } = self;
+    ) -> Stage<'a, 'p> {
+        let Self { me, world, settings, peers } = self;
         let lane_bytes = settings.chunk_bytes(longest, settings.lane_bytes_max(world));
         let count = longest.div_ceil(lane_bytes).max(1) as u64;
-        let chunks = Personalized { operands, send, receive, me, world, senders, reducer, lane_bytes, count };
-        Stage::Personalized(Exchange::new(chunks, settings.exchange_ahead))
+        let is_copy = reducer.is_none();
+        let pieces = Personalized { operands, send, receive, me, world, senders, reducer, lane_bytes, count };
+        match peers {
+            Some(peers) if is_copy && longest >= settings.direct_bytes_min => {
+                let direct = DirectCopy { pieces, peers, is_refused: false, differs: None };
+                Stage::DirectCopy(Exchange::new(direct, 0))
+            }
+            _ => Stage::Personalized(Exchange::new(pieces, settings.exchange_ahead)),
+        }
     }
 
     fn pairwise<'a>(
@@ -283,8 +326,8 @@ impl BoardContext {
         mut operands: Operands<'a>,
         (send, receive): (&[u64], &[u64]),
         bytes: impl Fn(u64) -> usize,
-    ) -> Stage<'a> {
-        let Self { me, world, settings } = self;
+    ) -> Stage<'a, 'p> {
+        let Self { me, world, settings, .. } = self;
         let bounds = |sizes: &[u64]| PartBounds::new(world, |rank| bytes(sizes[rank.index()]));
         let (collective, send, receive) = (descriptor.collective, bounds(send), bounds(receive));
         // Buffers that this rank does not use are not checked.
@@ -300,8 +343,8 @@ impl BoardContext {
     }
 }
 
-impl<'a> Pairwise<'a> {
-    fn stage(self, longest: usize) -> Stage<'a> {
+impl<'a, 'p> Pairwise<'a, 'p> {
+    fn stage(self, longest: usize) -> Stage<'a, 'p> {
         let Self { context, collective, operands, send, receive } = self;
         match collective {
             Collective::Gather { root } => {

@@ -28,6 +28,31 @@ impl Personalized<'_> {
         start..part.min(start + self.lane_bytes)
     }
 
+    /// The ranks whose memory this one reads, if it copies directly.
+    pub(super) fn direct_sources(&self) -> Ranks {
+        self.senders.without(self.me)
+    }
+
+    /// What another rank reads of this one.
+    pub(super) fn piece_for(&self, to: Rank) -> &[u8] {
+        if !self.senders.contains(self.me) || to == self.me {
+            return &[];
+        }
+        self.operands.input_part(&self.send, to, 0..self.send.len(to))
+    }
+
+    /// Where the part of a source goes.
+    pub(super) fn target(&mut self, from: Rank) -> &mut [u8] {
+        self.operands.output_part(&self.receive, from, 0..self.receive.len(from))
+    }
+
+    /// Copies the piece that stays with this rank.
+    pub(super) fn copy_own(&mut self) {
+        if self.senders.contains(self.me) {
+            self.operands.copy_own(&self.send, &self.receive, self.me, 0..self.send.len(self.me));
+        }
+    }
+
     /// The same for all chunks and ranks: a rank does not know the sizes of other pairs.
     fn slot_bytes(&self) -> usize {
         lane_count(self.world) * self.lane_bytes

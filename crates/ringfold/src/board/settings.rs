@@ -11,6 +11,8 @@ pub(super) struct Settings {
     pub(super) exchange_ahead: u64,
     /// Blocks that contributions are ahead of results.
     pub(super) block_ahead: u64,
+    /// The longest piece from which on scatters and all-to-alls copy directly, if they can.
+    pub(super) direct_bytes_min: usize,
     one_shot_bytes_max: usize,
 }
 
@@ -21,6 +23,9 @@ const CHUNK_BYTES_MIN: usize = 16 * 1024;
 const CHUNKS_WANTED: usize = 4;
 
 impl Settings {
+    /// Smaller pieces are copied through slots: announcing addresses and system calls cost more than the second copy.
+    pub(super) const DIRECT_BYTES_MIN: usize = 64 * 1024;
+
     pub(super) fn new(geometry: Geometry, tuning: &Tuning) -> Self {
         let Geometry { slot_bytes, depth, .. } = geometry;
         // Slots whose release is not reported yet are not free.
@@ -30,6 +35,7 @@ impl Settings {
             exchange_ahead: (depth as u64 / 2).min(free - 1),
             // Contributions and results share the slots, and reducing a block needs both.
             block_ahead: (free - 2) / 2,
+            direct_bytes_min: Self::DIRECT_BYTES_MIN,
             one_shot_bytes_max: tuning.board_one_shot_bytes_max as usize,
         }
     }

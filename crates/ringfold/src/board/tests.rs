@@ -16,6 +16,13 @@ fn boards(geometry: Geometry) -> Vec<Board> {
 
 /// Runs the steps of all ranks in random order, and checks the results.
 fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
+    // Copies through slots, direct ones, and some that a rank cannot make.
+    let mut peers = (rng.below(3) > 0).then(|| boards.iter().map(|_| PeerMemory::own()).collect::<Vec<_>>());
+    let refusing = rng.below(3 * boards.len());
+    if let Some(peer) = peers.as_mut().and_then(|peers| peers.get_mut(refusing)) {
+        *peer = PeerMemory::default();
+    }
+    let peers = peers.as_deref();
     let mut buffers: Vec<RankBuffers> = (0..boards.len()).map(|rank| case.buffers(rank, rng)).collect();
     let inputs: Vec<Vec<u8>> = buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
     let tuning = Tuning::default();
@@ -26,7 +33,7 @@ fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
             .zip(&mut lists)
             .enumerate()
             .map(|(rank, (board, lists))| {
-                Some(board.begin(&case.descriptor, &case.layouts[rank], &tuning, lists.operands()))
+                Some(board.begin(&case.descriptor, &case.layouts[rank], &tuning, lists.operands(), peers))
             })
             .collect();
         let mut stuck = 0;
@@ -102,8 +109,8 @@ fn different_collectives_are_detected() {
     let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);
     let other = Descriptor { count: 5, ..sum };
     let (mut four, mut five) = ([1; 4], [1; 5]);
-    let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four));
-    let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five));
+    let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four), None);
+    let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five), None);
     assert_eq!(one.poll(&mut boards[0].member), Ok(Progress::Moved));
     assert_eq!(two.poll(&mut boards[1].member), Ok(Progress::Moved));
     assert_eq!(one.poll(&mut boards[0].member), Err(BoardError::Differs { rank: Rank(1) }));
@@ -124,7 +131,7 @@ fn invalid_sizes_of_a_rank_are_detected() {
             .map(|(board, output)| {
                 let operands =
                     Operands::OutOfPlace { input: Pieces::One(&[7; 3]), output: PiecesMut::One(output) };
-                board.begin(&all_to_all, &layout, &Tuning::default(), operands)
+                board.begin(&all_to_all, &layout, &Tuning::default(), operands, None)
             })
             .collect();
         // Rank 1 claims an invalid size for rank 2.
@@ -156,8 +163,8 @@ fn different_sizes_of_a_pair_are_detected() {
         |output| Operands::OutOfPlace { input: Pieces::One(&input[..3]), output: PiecesMut::One(output) };
     // Rank 1 expects 4 bytes, and rank 0 sends 2.
     let layouts = [pairs([1, 2], [1, 2]), pairs([2, 1], [4, 1])];
-    let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]));
-    let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]));
+    let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]), None);
+    let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]), None);
     for _ in 0..2 {
         let _ = one.poll(&mut boards[0].member).unwrap();
     }

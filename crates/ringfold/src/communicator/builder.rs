@@ -11,6 +11,7 @@ use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::tls::TlsFiles;
 use ringfold_fabric::traffic::BandwidthCaps;
 use ringfold_fabric::waiter::CancelToken;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::message::Replica;
 use ringfold_proto::timing::Timing;
@@ -52,6 +53,9 @@ pub struct CommunicatorBuilder {
     pub(super) cancel: Option<CancelToken>,
     pub(super) shares_memory: Option<bool>,
     pub(super) volunteers: Option<bool>,
+    pub(super) reproducible: Option<bool>,
+    pub(super) integrity: Option<Integrity>,
+    pub(super) flip_result_of: Option<u64>,
     pub(super) preflight: Option<bool>,
     pub(super) caps: BandwidthCaps,
     pub(super) given: Given,
@@ -78,6 +82,9 @@ impl CommunicatorBuilder {
             cancel: None,
             shares_memory: None,
             volunteers: None,
+            reproducible: None,
+            integrity: None,
+            flip_result_of: None,
             preflight: None,
             caps: BandwidthCaps::default(),
             given: Given::default(),
@@ -204,6 +211,32 @@ impl CommunicatorBuilder {
     /// Relays of the master are used first. Default: the setting `volunteer_relay`, or false.
     pub fn volunteer_relay(mut self, volunteers: bool) -> Self {
         self.volunteers = Some(volunteers);
+        self
+    }
+
+    /// Whether all all-reduces are [reproducible](crate::AllReduce::reproducible). Must be the same on all peers.
+    ///
+    /// Default: the setting `reproducible`, or false.
+    pub fn reproducible(mut self, reproducible: bool) -> Self {
+        self.reproducible = Some(reproducible);
+        self
+    }
+
+    /// What all-reduces check beyond the checksums of TCP. Must be the same on all peers.
+    ///
+    /// With `payloads`, each frame carries a checksum (XXH3), which the receiver checks before it uses the data. With `results`,
+    /// peers compare digests of their results: if they differ, the operation fails on all, and the error names the peers that
+    /// are not of the majority, or all peers without a majority. Both failures are retryable, and in-place buffers are restored.
+    /// Default: the setting `integrity`, or nothing.
+    pub fn integrity(mut self, integrity: Integrity) -> Self {
+        self.integrity = Some(integrity);
+        self
+    }
+
+    /// For tests: a bit of the result of the n-th operation flips, counted from 1, as in faulty memory.
+    #[doc(hidden)]
+    pub fn flip_result_of(mut self, n: u64) -> Self {
+        self.flip_result_of = Some(n);
         self
     }
 

@@ -21,6 +21,7 @@ use ringfold_fabric::traffic::{BandwidthCaps, Network};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::id::GroupId;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX, REPLICA_RANKS_MAX};
 use ringfold_proto::message::{Join, Replica};
 use ringfold_proto::peer::{Failure, PeerConfig};
@@ -52,6 +53,9 @@ pub(super) struct CommunicatorOptions {
     cancel: Option<CancelToken>,
     shares_memory: bool,
     volunteers: bool,
+    pub(super) reproducible: bool,
+    pub(super) integrity: Integrity,
+    flip_result_of: Option<u64>,
     examines: bool,
     caps: BandwidthCaps,
 }
@@ -86,6 +90,8 @@ impl CommunicatorOptions {
             return Err(invalid!("invalid cap of {cap}: must be at least {CAP_MIN}"));
         }
         settings::advertised_by(&settings)?;
+        let integrity = settings.text(&table::INTEGRITY).map_or(Ok(Integrity::NONE), str::parse);
+        let integrity = integrity.map_err(|error| invalid!("{error}"))?;
         let site = settings.number(&table::SITE).and_then(|site| site.try_into().ok());
         let token = settings::token(&settings, builder.token)?;
         let tls = settings::tls(&settings, builder.tls)?;
@@ -113,6 +119,9 @@ impl CommunicatorOptions {
             cancel: builder.cancel,
             shares_memory: builder.shares_memory.unwrap_or_else(|| settings.is_on(&table::SHARED_MEMORY)),
             volunteers: builder.volunteers.unwrap_or_else(|| settings.is_on(&table::VOLUNTEER_RELAY)),
+            reproducible: builder.reproducible.unwrap_or_else(|| settings.is_on(&table::REPRODUCIBLE)),
+            integrity: builder.integrity.unwrap_or(integrity),
+            flip_result_of: builder.flip_result_of,
             examines: builder.preflight.unwrap_or_else(|| settings.is_on(&table::PREFLIGHT)),
             caps: builder.caps,
             settings,
@@ -191,9 +200,12 @@ impl CommunicatorOptions {
         if self.replica.is_some() {
             uplink = uplink.with_replicas();
         }
+        if self.integrity != Integrity::NONE {
+            uplink = uplink.with_integrity();
+        }
         let journal = Source::new(SourceKind::Peer, &*join.name, &self.settings);
         let config = PeerConfig { peer, join, replica: self.replica, timing: self.timing };
-        let driver = Driver::new(
+        let mut driver = Driver::new(
             config,
             time(&table::STALL_AFTER, limits::STALL_AFTER),
             mesh,
@@ -201,6 +213,9 @@ impl CommunicatorOptions {
             WorkerReports::new(&poller),
             journal,
         );
+        if let Some(n) = self.flip_result_of {
+            driver.flip_result_of(n);
+        }
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)
     }
 

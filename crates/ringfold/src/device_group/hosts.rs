@@ -136,8 +136,14 @@ pub(super) fn open(
     hosts: &[u64],
     device: RankDevice<'_>,
 ) -> Result<Result<DeviceGroup, Unsupported>, Error> {
-    let has_device = device.ordinal.map(|_| Vec::new()).ok_or_else(|| "no CUDA device".to_owned());
-    if let Err(why) = agree(all, has_device)? {
+    let can_join = match device.ordinal {
+        None => Err("no CUDA device".to_owned()),
+        Some(_) if all.is_reproducible() => {
+            Err("reproducible reductions use no partial sums of hosts".to_owned())
+        }
+        Some(_) => Ok(Vec::new()),
+    };
+    if let Err(why) = agree(all, can_join)? {
         return Ok(Err(Unsupported(why)));
     }
     let opened = open_parts(all, hosts, device).inspect_err(|_| {
@@ -211,6 +217,10 @@ fn renamed(cause: &Cause, name: impl Fn(&PeerName) -> PeerName) -> Cause {
             Cause::Mismatch { one: renamed(one), other: renamed(other) }
         }
         Cause::EpochEnded => Cause::EpochEnded,
+        Cause::Corrupted { from, to } => Cause::Corrupted { from: name(from), to: name(to) },
+        Cause::ResultsDiffer { who, agree } => {
+            Cause::ResultsDiffer { who: who.iter().map(&name).collect(), agree: *agree }
+        }
     }
 }
 

@@ -178,7 +178,7 @@ impl DeviceGroup {
         } else {
             (GroupOp::Recv { from: *peer, tag }, 0, memory.len())
         };
-        let context = RankContext { me: self.group.rank(), world: self.world() };
+        let context = RankContext { me: self.group.rank(), world: self.world(), reproducible: false };
         let request = context.request(&op, *dtype, BufferLengths::OutOfPlace { input, output })?;
         Ok(request.descriptor.fingerprint(Algorithm::OneShot, 0))
     }

@@ -2,7 +2,7 @@
 
 use super::worker_report::WorkerReport;
 use super::{Driver, Ended, Held, Reduction, spawn};
-use crate::all_reduce::ReduceInfo;
+use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::OpOptions;
 use crate::{Error, doctor, limits};
 use ringfold_fabric::dialer::Credentials;
@@ -80,6 +80,10 @@ impl Driver {
                     self.plane.abort(op);
                 }
             }
+            PeerAction::SuspendOp(op) => self.suspend_op(op),
+            PeerAction::ResumeOp { op, call, descriptor, held } => {
+                self.resume_op(now, op, call, descriptor, &held);
+            }
             PeerAction::SkipOp(op) => {
                 self.device_ops.end(op);
                 self.plane.skip(op);
@@ -106,28 +110,43 @@ impl Driver {
         reduction.op = Some(op);
         match core::mem::replace(&mut reduction.buffers, Held::Lent(op)) {
             Held::Here(buffers) => {
-                let options = OpOptions { feedback: reduction.feedback, finals: reduction.finals.clone() };
-                match self.plane.start(now, op, descriptor, &Layout::Even, buffers, options) {
-                    Ok(()) => {
-                        // The time of one whose input is still arriving says little about the network.
-                        if reduction.finals.is_none() {
-                            self.started.insert(op, Instant::now());
-                        }
-                        self.by_op.insert(op, call);
-                        self.tell_on_host(op);
-                    }
-                    Err((why, buffers)) => {
-                        reduction.buffers = Held::Here(buffers);
-                        self.journal.post(PeerEvent::OpRejected { op, why });
-                        self.refuse_op(op);
-                    }
-                }
+                let (feedback, finals) = (reduction.feedback, reduction.finals.clone());
+                let options = OpOptions { feedback, finals, resumed: None };
+                self.start_on_host(now, op, call, (descriptor, &Layout::Even), buffers, options);
             }
             Held::Coming(_) => {
                 reduction.buffers = Held::Coming(Some((op, descriptor)));
                 self.has_device_news = true;
             }
             Held::Lent(_) | Held::OnDevice(_) | Held::Never => self.refuse_op(op),
+        }
+    }
+
+    /// Starts an operation whose buffers are here.
+    pub(super) fn start_on_host(
+        &mut self,
+        now: Time,
+        op: OpId,
+        call: CallId,
+        (descriptor, layout): (Descriptor, &Layout),
+        buffers: HostBuffers,
+        options: OpOptions,
+    ) {
+        let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
+        match self.plane.start(now, op, descriptor, layout, buffers, options) {
+            Ok(()) => {
+                // The time of one whose input is still arriving says little about the network.
+                if reduction.finals.is_none() {
+                    self.started.insert(op, Instant::now());
+                }
+                self.by_op.insert(op, call);
+                self.tell_on_host(op);
+            }
+            Err((why, buffers)) => {
+                reduction.buffers = Held::Here(buffers);
+                self.journal.post(PeerEvent::OpRejected { op, why });
+                self.refuse_op(op);
+            }
         }
     }
 
@@ -139,7 +158,7 @@ impl Driver {
     }
 
     /// Votes an operation down, and discards what arrives for it.
-    fn refuse_op(&mut self, op: OpId) {
+    pub(super) fn refuse_op(&mut self, op: OpId) {
         self.device_ops.end(op);
         self.plane.skip(op);
         self.machine.handle_op_refused(op);

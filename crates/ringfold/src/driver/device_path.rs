@@ -58,7 +58,7 @@ impl Driver {
             reduction.buffers = Held::OnDevice(op);
             (reduction.info.tx_bytes, reduction.info.rx_bytes) = (moved_bytes, moved_bytes);
         }
-        self.machine.handle_op_done(op);
+        self.machine.handle_op_done(op, None);
         self.pump(self.clock.now());
     }
 

@@ -3,7 +3,7 @@
 use super::buffers::reduces;
 use super::core::Core;
 use super::long_wait::BoardWatch;
-use super::operation::{BufferUse, GroupSlices, OperationRequest};
+use super::operation::{BufferLengths, BufferUse, GroupOp, GroupSlices, OperationRequest};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::error::wait_for_cause;
 use crate::{Error, limits};
@@ -12,11 +12,31 @@ use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::arena::WaitTerms;
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
+use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Core {
+    /// Agrees with all ranks whether they read each other's memory. If this fails, the group has failed.
+    pub(super) fn agree_on_direct_copies(&self, is_on: bool, until: Instant) {
+        let none = BufferLengths::OutOfPlace { input: 0, output: 0 };
+        let request = self.context.request(&GroupOp::Barrier, DType::U8, none);
+        let (Some(board), Ok(request)) = (&self.board, request) else { return };
+        let mut board = board.lock();
+        let watch = BoardWatch::new(self, &board, &request);
+        let terms = WaitTerms { deadline: until.into(), long: Some(&watch) };
+        let agree = || -> Result<(), BoardError> {
+            let agreed = board.agree_on_direct_copies(is_on, terms)?;
+            if let Err(why) = &agreed {
+                tracing::debug!(group = %self.name, %why, "large copies go through slots of shared memory");
+            }
+            let _ = self.direct_copy.set(agreed);
+            Ok(())
+        };
+        let _ = self.guarded(&watch, agree);
+    }
+
     /// Locks the board; waits for other threads that use it.
     pub(super) fn lock_board<'a>(
         &self,

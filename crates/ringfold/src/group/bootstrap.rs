@@ -142,7 +142,7 @@ fn backoff() -> Backoff {
 /// Finds the other ranks, and agrees with them on the group.
 pub(super) fn bootstrap(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Error> {
     if local.world == 1 {
-        let description = describe(local, Vec::new(), Duration::ZERO)?;
+        let description = describe(local, Vec::new(), local.tuning)?;
         return Ok(Bootstrapped { description, arena: None });
     }
     if local.rank == Rank(0) { host::host(at, local) } else { join::join(at, local) }
@@ -153,7 +153,7 @@ fn geometry(world: usize, tuning: &Tuning) -> Geometry {
     Geometry { world, slot_bytes: tuning.board_slot_bytes as usize, depth: usize::from(tuning.board_depth) }
 }
 
-fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result<EpochDescription, Error> {
+fn describe(local: &LocalRank, others: Vec<Member>, tuning: Tuning) -> Result<EpochDescription, Error> {
     let system = |error: io::Error| Error::system("describing the group", &error);
     let members: Arc<[_]> = std::iter::once(local.member.clone()).chain(others).collect();
     let incarnation = Incarnation(u64::from_le_bytes(random::bytes().map_err(system)?));
@@ -164,7 +164,8 @@ fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result
         mesh: true,
         missing: Vec::new(),
         network: None,
-        tuning: local.tuning.for_round_trip(longest).bounded(),
+        resumed: Vec::new(),
+        tuning: tuning.bounded(),
         key: random::bytes().map_err(system)?,
         relays: Vec::new(),
     })

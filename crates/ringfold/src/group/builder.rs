@@ -30,8 +30,8 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
 use ringfold_proto::tuning::Tuning;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The transports of a group's data.
@@ -68,6 +68,7 @@ pub struct GroupBuilder {
     advertised: Vec<SocketAddr>,
     cancel: Option<CancelToken>,
     restores: bool,
+    reproducible: Option<bool>,
     given: Given,
 }
 
@@ -102,6 +103,7 @@ impl GroupBuilder {
             advertised: Vec::new(),
             cancel: None,
             restores: false,
+            reproducible: None,
             given: Given::default(),
         }
     }
@@ -237,6 +239,15 @@ impl GroupBuilder {
         self
     }
 
+    /// Whether reductions have the same bits whatever the plan, the transport, the chunks, and the number of ranks per host. Must be the same
+    /// on all ranks.
+    ///
+    /// The data of all ranks is then reduced from left to right in rank order. Default: the setting `reproducible`, or false.
+    pub fn reproducible(mut self, reproducible: bool) -> Self {
+        self.reproducible = Some(reproducible);
+        self
+    }
+
     /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
     ///
     /// `connect` then fails with [`Error::Interrupted`]. A later operation fails likewise, and the group with it.
@@ -279,7 +290,8 @@ impl GroupBuilder {
         if self.bootstrap.is_none() {
             self.bootstrap = settings.text(&table::BOOTSTRAP).map(parse_bootstrap);
         }
-        let context = self.context()?;
+        let context =
+            self.context(self.reproducible.unwrap_or_else(|| settings.is_on(&table::REPRODUCIBLE)))?;
         let until =
             limits::deadline_after(self.connect_timeout.unwrap_or_else(|| bootstrap_timeout(&settings)));
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
@@ -362,6 +374,7 @@ impl GroupBuilder {
             spare: Mutex::default(),
             spare_bytes_max: settings.number(&table::SPARE_BACKUP_BYTES).unwrap_or(limits::SPARE_BYTES_MAX),
             board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
+            direct_copy: OnceLock::new(),
             queue: CollectiveQueue::default(),
             journal,
             blueprint: self.blueprint(),
@@ -371,6 +384,7 @@ impl GroupBuilder {
             link(&core, &local.cancel, until)?;
             // No rank continues before all have their links. If this fails, the first call of the group reports it.
             core.barrier_on_links(until);
+            core.agree_on_direct_copies(settings.is_on(&table::DIRECT_COPY), until);
         }
         if core.failure().is_none() {
             core.journal.post(PeerEvent::GroupFormed {
@@ -398,7 +412,7 @@ impl GroupBuilder {
         Self { bootstrap: None, advertised, ..self }
     }
 
-    fn context(&self) -> Result<RankContext, Error> {
+    fn context(&self, reproducible: bool) -> Result<RankContext, Error> {
         let need = |what: &str| invalid!("missing {what}: set it, or use environment()");
         let me = self.rank.ok_or_else(|| need("rank"))?;
         let world = self.world.ok_or_else(|| need("world size"))?;
@@ -416,7 +430,7 @@ impl GroupBuilder {
                 self.name.len()
             ));
         }
-        Ok(RankContext { me, world })
+        Ok(RankContext { me, world, reproducible })
     }
 }
 

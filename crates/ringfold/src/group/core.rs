@@ -21,8 +21,8 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The parts of a group.
@@ -42,11 +42,13 @@ pub(super) struct Core {
     pub(super) spare: Mutex<Vec<u8>>,
     /// None where ranks do not share memory.
     pub(super) board: Option<Mutex<Board>>,
+    /// Whether large copies are direct; else why not. Not set before the ranks have agreed.
+    pub(super) direct_copy: OnceLock<Result<(), String>>,
     pub(super) queue: CollectiveQueue,
     pub(super) journal: Arc<Source>,
-    /// The settings that split groups inherit.
-    /// Bytes of that memory that are kept.
+    /// Bytes of the spare memory that are kept.
     pub(super) spare_bytes_max: usize,
+    /// The settings that split groups inherit.
     pub(super) blueprint: GroupBuilder,
 }
 

@@ -441,13 +441,13 @@ impl GroupDriver {
 
     fn note(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            PlaneEvent::Done { op, tx_bytes, rx_bytes } => {
+            PlaneEvent::Done { op, tx_bytes, rx_bytes, .. } => {
                 if let Some(running) = self.running.get_mut(&op) {
                     running.moved = (tx_bytes, rx_bytes);
                 }
                 self.note_done(now, op);
             }
-            PlaneEvent::Released { op, buffers } => {
+            PlaneEvent::Released { op, buffers } | PlaneEvent::Suspended { op, buffers, .. } => {
                 if let Some(running @ Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
                     let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
                     self.note_ended(op, &running, fault.as_ref());
@@ -480,6 +480,11 @@ impl GroupDriver {
                     let one = WaitingPeer { who: self.name(self.me), call: asked };
                     let other = WaitingPeer { who: self.name(rank), call: "another call".into() };
                     self.fail(now, Cause::Mismatch { one, other });
+                }
+            }
+            PlaneEvent::Corrupted { peer, .. } => {
+                if let Some(rank) = self.description.rank_of(peer) {
+                    self.fail(now, Cause::Corrupted { from: self.name(rank), to: self.name(self.me) });
                 }
             }
             PlaneEvent::Stalled { peer, direction } => {
@@ -535,6 +540,7 @@ impl Drive for GroupDriver {
     type Error = Error;
 
     const LINGER: Duration = limits::LINGER;
+    const DRIVES_IN_CALLS: bool = true;
 
     fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();

@@ -163,6 +163,8 @@ pub struct Operation {
 pub(crate) struct RankContext {
     pub(crate) me: usize,
     pub(crate) world: usize,
+    /// Whether reductions are reproducible.
+    pub(crate) reproducible: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +251,9 @@ impl RankContext {
             GroupOp::Send { tag, .. } | GroupOp::Recv { tag, .. } => *tag,
             _ => TransferTag::default(),
         };
-        Ok(OperationRequest { descriptor: base.with_collective(collective), layout, buffer_use, tag })
+        let reproducible = self.reproducible && reduce.is_some();
+        let descriptor = Descriptor { reproducible, ..base.with_collective(collective) };
+        Ok(OperationRequest { descriptor, layout, buffer_use, tag })
     }
 
     /// Checks a list of buffers: it must have one per rank, of the length of that rank's part.

@@ -95,7 +95,7 @@ impl Group {
 
 /// The position of this rank in `ranks`, after checking them.
 fn position(core: &Core, ranks: &[usize]) -> Result<usize, Error> {
-    let RankContext { me, world } = core.context;
+    let RankContext { me, world, .. } = core.context;
     if ranks.is_empty() {
         return Err(invalid!("invalid ranks []: a group needs at least one rank"));
     }

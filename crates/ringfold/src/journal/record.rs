@@ -1,6 +1,6 @@
 //! One event with its time and source, and its form as a line of JSON.
 
-use super::{SHORT_OP_MAX, Source, timestamp};
+use super::{SHORT_OP_MAX, Source};
 use core::fmt::{self, Write};
 use core::time::Duration;
 use ringfold_fabric::clock;
@@ -196,7 +196,7 @@ fn begin_line(
     target: &str,
 ) {
     line.extend_from_slice(b"{\"time\":\"");
-    timestamp::append(line, time);
+    ringfold_flight::append_time(line, time);
     line.push(b'"');
     if let Some(number) = number {
         use std::io::Write;

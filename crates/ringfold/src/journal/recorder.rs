@@ -1,6 +1,6 @@
 //! The flight recorder: the last records of this process, in a file that outlives it.
 
-use super::{Record, SourceKind, record, timestamp};
+use super::{Record, SourceKind, record};
 use crate::process_name::host_name;
 use crate::settings::{Settings, table};
 use parking_lot::Mutex;
@@ -106,7 +106,7 @@ pub(super) fn create(kind: SourceKind, directory: &Path, bytes: u64) -> io::Resu
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let plain: String = host_name.chars().take(64).map(|c| if is_plain(c) { c } else { '_' }).collect();
     let mut time = Vec::new();
-    timestamp::append(&mut time, SystemTime::now());
+    ringfold_flight::append_time(&mut time, SystemTime::now());
     let program = std::env::current_exe().unwrap_or_default();
     let program =
         program.file_name().unwrap_or_default().to_string_lossy().chars().take(64).collect::<String>();

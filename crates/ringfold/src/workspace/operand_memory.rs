@@ -221,6 +221,19 @@ impl OperandMemory {
         }
     }
 
+    /// The user's output, and the sum of weights if there is one.
+    pub(super) fn result(&self) -> [&[u8]; 2] {
+        [Block::Output, Block::Tail].map(|block| self.blocks[block as usize].as_slice())
+    }
+
+    /// For tests: flips a bit of the output, as faulty memory does.
+    pub(super) fn flip_bit(&mut self) {
+        let output = self.blocks[Block::Output as usize].as_mut_slice();
+        if let Some(byte) = output.get_mut(output.len() / 2) {
+            *byte ^= 1;
+        }
+    }
+
     /// Restores what was overwritten in place.
     pub(super) fn restore(&mut self) {
         if let Some(backup) = &mut self.backup {
@@ -236,6 +249,14 @@ impl OperandMemory {
         }
         if let Some(backup) = &mut self.backup {
             backup.forget();
+        }
+    }
+
+    /// Replaces the scratch memory. Nothing of it may be in the process of being sent.
+    pub(super) fn replace_scratch(&mut self, scratch: Memory) -> Memory {
+        match core::mem::replace(&mut self.blocks[Block::Scratch as usize], Bytes::Writable(scratch)) {
+            Bytes::Writable(before) => before,
+            Bytes::Input(_) => unreachable!("scratch is writable"),
         }
     }
 

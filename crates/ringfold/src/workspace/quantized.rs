@@ -86,7 +86,6 @@ impl QuantizedRegions {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn encoded(&self, region: Region) -> &[u8] {
         let encoded = &self.regions[&self.key(region)];
         &self.blocks[encoded.block].as_slice()[encoded.range.clone()]

@@ -16,8 +16,8 @@ use simulated_group::{Ending, LatePieces, run, run_late};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-const ALGORITHMS: [Algorithm; 4] =
-    [Algorithm::Ring, Algorithm::Direct, Algorithm::Halving, Algorithm::OneShot];
+const ALGORITHMS: [Algorithm; 5] =
+    [Algorithm::Ring, Algorithm::Direct, Algorithm::Halving, Algorithm::OneShot, Algorithm::Doubling];
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
 
 fn tuning(algorithm: Algorithm, chunk_bytes: u32) -> Tuning {

@@ -67,6 +67,12 @@ fn execute(group: &mut Option<Group>, command: &str, words: &[&str]) -> Reply {
             let mut data = vec![group.rank() as f32; number(1)];
             endless(command, || group.broadcast(&mut data, number(0)))
         }
+        "direct" => return Ok(group.copies_directly().map_or_else(Into::into, |()| "direct".into())),
+        "exchange" => Exchange::new(group, number(0)).run(group),
+        "endless-exchanges" => {
+            let exchange = Exchange::new(group, number(0));
+            endless(command, || exchange.run(group))
+        }
         "endless-sends" => {
             let data = vec![group.rank() as u32; number(1)];
             endless(command, || group.send(&data, number(0)))
@@ -98,6 +104,45 @@ fn reduce(group: &Group, count: usize) -> Result<(), Error> {
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     assert!(data.iter().all(|sum| *sum == world * (world - 1) / 2), "wrong sum");
     Ok(())
+}
+
+/// Pieces of unequal sizes that a rank sends to all ranks, and what it receives.
+struct Exchange {
+    send: Vec<usize>,
+    receive: Vec<usize>,
+    input: Vec<u32>,
+    expected: Vec<u32>,
+}
+
+impl Exchange {
+    fn new(group: &Group, count: usize) -> Self {
+        let (me, world) = (group.rank(), group.world());
+        let size = |from: usize, to: usize| count + (7 * from + 3 * to) % 5;
+        let piece = |from: usize, to: usize| {
+            let first = ((from * world + to) * 1000) as u32;
+            first..first + size(from, to) as u32
+        };
+        Self {
+            send: (0..world).map(|to| size(me, to)).collect(),
+            receive: (0..world).map(|from| size(from, me)).collect(),
+            input: (0..world).flat_map(|to| piece(me, to)).collect(),
+            expected: (0..world).flat_map(|from| piece(from, me)).collect(),
+        }
+    }
+
+    fn run(&self, group: &Group) -> Result<(), Error> {
+        let Self { send, receive, input, expected } = self;
+        let mut output = vec![u32::MAX; expected.len()];
+        group.all_to_all_v(input, send, &mut output, receive)?;
+        assert!(output == *expected, "wrong data exchanged");
+        let root = group.world() - 1;
+        let first: usize = receive[..root].iter().sum();
+        let mut output = vec![u32::MAX; receive[root]];
+        let input = if group.rank() == root { &input[..] } else { &[] };
+        group.scatter_v(input, &mut output, send, root)?;
+        assert!(output == expected[first..first + receive[root]], "wrong data scattered");
+        Ok(())
+    }
 }
 
 /// Repeats in-dir operations until one fails. Returns how many succeeded, and whether the last buffer was restored.

@@ -152,7 +152,8 @@ impl ScriptedPeer {
                 }
                 PeerAction::Ping(peer) => self.machine.handle_heard(peer),
                 PeerAction::OpenEpoch(description) => each(PeerEvent::Opened(description.members.len())),
-                PeerAction::StartOp { op, .. } if !self.is_slow => self.machine.handle_op_done(op),
+                PeerAction::StartOp { op, .. } if !self.is_slow => self.machine.handle_op_done(op, None),
+                PeerAction::SuspendOp(op) => self.machine.handle_op_suspended(op, None),
                 PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => self.machine.handle_op_released(op),
                 PeerAction::Complete { result, .. } => each(PeerEvent::Completed(result)),
                 PeerAction::Close { .. } => bail!("a peer was removed from the run"),

@@ -9,6 +9,7 @@ use ringfold_fabric::random;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{PeerId, Tag};
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::peer::Failure;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
@@ -308,6 +309,8 @@ const DESCRIPTOR: Descriptor = Descriptor {
     quantization: None,
     weight: None,
     reproducible: false,
+    resume: false,
+    integrity: Integrity::NONE,
     priority: 0,
     deadline_ms: 0,
 };

@@ -319,6 +319,19 @@ impl TestRun {
                 assert_eq!(test_peer.ops.insert(op, OpState::Running), None, "{op} is started once");
                 test_peer.started.push((op, descriptor));
             }
+            PeerAction::ResumeOp { op, descriptor, held, .. } => {
+                assert_eq!(test_peer.ops.insert(op, OpState::Running), None, "{op} is started once");
+                test_peer.started.push((op, descriptor));
+                test_peer.resumed.push((op, held.to_vec()));
+            }
+            PeerAction::SuspendOp(op) => {
+                let before = test_peer.ops.insert(op, OpState::Aborted);
+                assert_eq!(before, Some(OpState::Running), "{op} is decided once");
+                if !test_peer.keeps_buffers {
+                    let held = test_peer.held.clone();
+                    test_peer.peer.handle_op_suspended(op, held);
+                }
+            }
             PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => {
                 let commit = action == PeerAction::CommitOp(op);
                 let state = if commit { OpState::Committed } else { OpState::Aborted };

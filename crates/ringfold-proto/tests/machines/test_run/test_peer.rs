@@ -44,6 +44,10 @@ pub struct TestPeer {
     pub held_up: bool,
     /// Whether the executor does not release the buffers of decided operations.
     pub keeps_buffers: bool,
+    /// What it reports of suspended operations.
+    pub held: Option<Vec<(PeerId, u32)>>,
+    /// The operations that it has resumed, and what all members hold.
+    pub resumed: Vec<(OpId, Vec<u32>)>,
     pub control: Option<ConnId>,
     pub connecting: Option<CallId>,
     pub results: BTreeMap<CallId, Result<Completion, Failure>>,
@@ -69,6 +73,8 @@ impl TestPeer {
             held_down: false,
             held_up: false,
             keeps_buffers: false,
+            held: None,
+            resumed: Vec::new(),
             control: None,
             connecting: None,
             results: BTreeMap::new(),

@@ -157,8 +157,12 @@ impl Host<'_> {
         let mut ways: Vec<_> = connections.map(|c| c.round_trip().unwrap_or_default()).collect();
         ways.sort_unstable();
         let longest: Duration = ways.iter().rev().take(2).sum();
+        let mut tuning = local.tuning.for_round_trip(longest);
+        if self.joined.values().all(|joined| joined.control.connection.is_local()) {
+            tuning = tuning.for_loopback();
+        }
         let members = self.joined.values().map(|joined| joined.join.member.clone()).collect();
-        let description = describe(local, members, longest)?;
+        let description = describe(local, members, tuning)?;
         let geometry = geometry(local.world, &description.tuning);
         let mut arena = None;
         if may_share && geometry.is_sound() {

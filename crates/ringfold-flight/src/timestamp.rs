@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const DAY_SECONDS: i64 = 86_400;
 
 /// Appends a time, such as `2026-01-31T08:15:00.000250Z`.
-pub(super) fn append(out: &mut Vec<u8>, time: SystemTime) {
+pub fn append_time(out: &mut Vec<u8>, time: SystemTime) {
     let micros = match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros),
@@ -16,7 +16,7 @@ pub(super) fn append(out: &mut Vec<u8>, time: SystemTime) {
 /// A time as text.
 pub fn format_time(time: SystemTime) -> String {
     let mut out = Vec::with_capacity(27);
-    append(&mut out, time);
+    append_time(&mut out, time);
     String::from_utf8(out).unwrap_or_default()
 }
 

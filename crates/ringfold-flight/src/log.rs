@@ -1,7 +1,7 @@
 //! Reads what a flight recorder has written. The files may be damaged, or come from anywhere.
 
-use super::{Level, timestamp};
-use ringfold_fabric::flight_file::{BYTES_MAX, LINE_BYTES_MAX};
+use crate::{BYTES_MAX, LINE_BYTES_MAX, timestamp};
+use ringfold_proto::event::Level;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, Read};

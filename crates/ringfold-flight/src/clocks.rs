@@ -3,13 +3,12 @@
 //! A peer learns of an epoch after the master has proposed it, and the master opens it after all peers have learned of it. Each such
 //! pair of records on two hosts limits how far their clocks can be apart. If the clocks may agree, nothing is changed.
 
-use super::timeline::FlightFile;
-use ringfold::journal::FlightRecord;
+use crate::{FlightRecord, FlightSource};
 use std::collections::BTreeMap;
 
 /// How far the clock of each file's host is ahead of the reference.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub struct Clocks {
     /// By file, in microseconds.
     offsets: Vec<i64>,
     /// The host of the reference, and the other hosts with their offsets; none if nothing is known.
@@ -25,8 +24,8 @@ type Seen = BTreeMap<Milestone, (i64, i64)>;
 
 impl Clocks {
     /// Finds the offsets.
-    pub(super) fn align(files: &[FlightFile]) -> Self {
-        let host = |file: &FlightFile| match &file.log.header {
+    pub(crate) fn align(files: &[FlightSource]) -> Self {
+        let host = |file: &FlightSource| match &file.log.header {
             Some(header) => (header.boot.clone(), header.host.clone()),
             None => (String::new(), file.path.display().to_string()),
         };
@@ -34,7 +33,7 @@ impl Clocks {
         for file in files {
             note_milestones(hosts.entry(host(file)).or_default(), &file.log.records);
         }
-        let has_master = |file: &&FlightFile| file.log.records.iter().any(|r| r.source == "master");
+        let has_master = |file: &&FlightSource| file.log.records.iter().any(|r| r.source == "master");
         let reference = files.iter().find(has_master).or(files.first()).map(host).unwrap_or_default();
         let at_reference = hosts.get(&reference).cloned().unwrap_or_default();
         let offset = |seen: &Seen| Bounds::between(&at_reference, seen).offset();
@@ -50,12 +49,12 @@ impl Clocks {
     }
 
     /// How many microseconds the clock of a file is ahead.
-    pub(super) fn offset(&self, file: usize) -> i64 {
+    pub fn offset(&self, file: usize) -> i64 {
         self.offsets.get(file).copied().unwrap_or(0)
     }
 
     /// What was done, for people.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> + '_ {
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let reference = &self.reference;
         self.hosts.iter().map(move |(name, offset)| match offset {
             Some(0) => format!("clock of {name}: agrees with {reference}"),

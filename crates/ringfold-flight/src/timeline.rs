@@ -1,57 +1,66 @@
 //! The records of several files in the order of time.
 
-use super::clocks::Clocks;
-use ringfold::journal::{FlightLog, FlightRecord, Level};
+use crate::{Clocks, FlightLog, FlightRecord};
+use ringfold_proto::event::Level;
 use serde_json::Map;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A file that was read.
 #[derive(Debug)]
-pub(super) struct FlightFile {
-    pub(super) path: PathBuf,
+pub struct FlightSource {
+    /// Where it is.
+    pub path: PathBuf,
     /// Whether its process still writes it.
-    pub(super) is_in_use: bool,
-    pub(super) log: FlightLog,
+    pub is_in_use: bool,
+    /// Its content; a merged timeline has taken the records.
+    pub log: FlightLog,
     /// How many records it has.
-    pub(super) records: usize,
+    pub records: usize,
 }
 
 /// A master, peer or rank, or a process for what has no source.
 #[derive(Debug)]
-pub(super) struct TimelineSource {
+pub struct TimelineSource {
     /// Its kind and name.
-    pub(super) label: String,
+    pub label: String,
 }
 
 /// One record, with its time by the reference clock.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) micros: i64,
+pub struct Entry {
+    /// Microseconds since 1970.
+    pub micros: i64,
     /// The index of the source.
-    pub(super) source: usize,
-    pub(super) file: usize,
-    pub(super) record: FlightRecord,
+    pub source: usize,
+    /// The index of the file.
+    pub file: usize,
+    /// The record, with the time by the clock of its host.
+    pub record: FlightRecord,
 }
 
 /// All records.
 #[derive(Debug)]
-pub(super) struct Timeline {
-    pub(super) files: Vec<FlightFile>,
-    pub(super) sources: Vec<TimelineSource>,
-    pub(super) entries: Vec<Entry>,
-    pub(super) clocks: Clocks,
+pub struct Timeline {
+    /// The files, without their records.
+    pub files: Vec<FlightSource>,
+    /// All sources.
+    pub sources: Vec<TimelineSource>,
+    /// In the order of time.
+    pub entries: Vec<Entry>,
+    /// How the clocks were aligned.
+    pub clocks: Clocks,
 }
 
 /// The kind of the entry that is added where the records of a source end.
-pub(super) const RECORDS_END: &str = "records_end";
+pub const RECORDS_END: &str = "records_end";
 
 /// Events after which a source posts nothing more.
 const LAST_EVENTS: [&str; 3] = ["left", "membership_ended", "ended"];
 
 impl Timeline {
     /// Merges files.
-    pub(super) fn merge(mut files: Vec<FlightFile>) -> Self {
+    pub fn merge(mut files: Vec<FlightSource>) -> Self {
         let clocks = Clocks::align(&files);
         let mut labels: BTreeMap<(usize, String), usize> = BTreeMap::new();
         let (mut sources, mut entries) = (Vec::new(), Vec::new());
@@ -74,7 +83,7 @@ impl Timeline {
     }
 }
 
-fn label(file: &FlightFile, record: &FlightRecord) -> String {
+fn label(file: &FlightSource, record: &FlightRecord) -> String {
     if !record.source.is_empty() {
         return format!("{} {}", record.source, record.name);
     }
@@ -85,7 +94,7 @@ fn label(file: &FlightFile, record: &FlightRecord) -> String {
 }
 
 /// Where the records of a source end without a reason, and its process does not run any more.
-fn end_of(files: &[FlightFile], entries: &[Entry], source: usize) -> Option<Entry> {
+fn end_of(files: &[FlightSource], entries: &[Entry], source: usize) -> Option<Entry> {
     let mut own = entries.iter().filter(|entry| entry.source == source);
     let last = own.clone().next_back()?;
     if last.record.source.is_empty()
