@@ -9,7 +9,7 @@ use crate::connection_limits::ConnectionLimits;
 use crate::limits;
 use crate::tls::Security;
 use crate::traffic::{BandwidthCaps, Direction, Network};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use parking_lot::Mutex;
 use pauses::Pauses;
@@ -50,6 +50,8 @@ pub struct Poller {
     pauses: Mutex<Option<Pauses>>,
     /// Connections with input that the system does not know of.
     buffered: Mutex<BTreeSet<Token>>,
+    /// Whether there are any, which every look at the sockets asks.
+    any_buffered: AtomicBool,
 }
 
 /// A connection whose other host is checked regularly.
@@ -125,6 +127,7 @@ impl Poller {
             security: Mutex::new(None),
             pauses: Mutex::new(None),
             buffered: Mutex::default(),
+            any_buffered: AtomicBool::new(false),
         })
     }
 
@@ -200,11 +203,12 @@ impl Poller {
             true => buffered.insert(token),
             false => buffered.remove(&token),
         };
+        self.any_buffered.store(!buffered.is_empty(), Ordering::Release);
     }
 
     /// Whether a wait would report input that no socket shows.
     pub(crate) fn has_buffered(&self) -> bool {
-        !self.buffered.lock().is_empty()
+        self.any_buffered.load(Ordering::Acquire)
     }
 
     /// Sets how long the other host of a connection may answer nothing, for connections that are registered from now on. A
@@ -312,7 +316,9 @@ impl Poller {
             // Level-triggered, too: they are reported until they are resumed.
             ready.events.extend(pauses.due(Instant::now()).map(input_of));
         }
-        ready.events.extend(self.buffered.lock().iter().copied().map(input_of));
+        if self.has_buffered() {
+            ready.events.extend(self.buffered.lock().iter().copied().map(input_of));
+        }
         Ok(())
     }
 

@@ -29,6 +29,7 @@ use crate::workspace::Workspace;
 use core::time::Duration;
 use epoch::{Epoch, FrameAction};
 use epoch_history::EpochHistory;
+use foldhash::HashMap;
 use in_flight_puts::InFlightPuts;
 use op::{Op, RunContext};
 use output::Output;
@@ -37,7 +38,7 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::time::Time;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Runs the operations of one peer.
@@ -117,7 +118,7 @@ impl<W: Workspace> Executor<W> {
             epochs: BTreeMap::new(),
             epoch_history: EpochHistory::default(),
             puts: InFlightPuts::default(),
-            aborted: HashMap::new(),
+            aborted: HashMap::default(),
             out: Output::new(),
             stall_after,
             next_check: None,

@@ -8,6 +8,7 @@ use crate::device_plan::DevicePlan;
 use crate::staging::piece_order;
 use crate::workspace::{ErrorFeedback, FinalRanges, Pool, Residual, TensorWorkspace};
 use core::time::Duration;
+use foldhash::{HashMap, HashSet};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
@@ -36,7 +37,7 @@ use ringfold_proto::link_message::{DeviceStage, LinkMessage, RankActivity};
 use ringfold_proto::message::Direction;
 use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -154,19 +155,19 @@ impl DataPlane {
             executor: Executor::new(stall_after),
             medium,
             pool: Pool::default(),
-            plans: HashMap::new(),
-            device_plans: HashMap::new(),
-            networks: HashMap::new(),
-            shapes: HashMap::new(),
+            plans: HashMap::default(),
+            device_plans: HashMap::default(),
+            networks: HashMap::default(),
+            shapes: HashMap::default(),
             restores,
             said: VecDeque::new(),
-            pinged: HashMap::new(),
+            pinged: HashMap::default(),
             leavers: BTreeSet::new(),
-            running: HashSet::new(),
+            running: HashSet::default(),
             neighbours: 1,
             unread: BTreeSet::new(),
-            residuals: HashMap::new(),
-            suspended: HashMap::new(),
+            residuals: HashMap::default(),
+            suspended: HashMap::default(),
             faulty_after: None,
         }
     }

@@ -3,8 +3,8 @@
 use crate::poller::Readiness;
 use crate::waiter::Policy;
 use core::time::Duration;
+use foldhash::{HashMap, HashSet};
 use ringfold_proto::id::CallId;
-use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 /// What a reactor drives. No function of it waits, but for [`Drive::finish`].
@@ -85,7 +85,7 @@ pub struct Outcomes<E> {
 
 impl<E> Default for Outcomes<E> {
     fn default() -> Self {
-        let (ended, abandoned) = (HashMap::new(), HashSet::new());
+        let (ended, abandoned) = (HashMap::default(), HashSet::default());
         Self { ended, abandoned, callbacks: Vec::new(), has_news: false }
     }
 }

@@ -6,10 +6,11 @@ use super::output::Output;
 use super::pair::Pair;
 use crate::event::{ExecutorEvent, Violation};
 use crate::workspace::Workspace;
+use foldhash::HashMap;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::link_message::LinkMessage;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// An open epoch.
 pub(super) struct Epoch<W> {
@@ -41,7 +42,7 @@ impl<W: Workspace> Epoch<W> {
         let pairs = membership.members.iter().map(|peer| Pair::new(*peer, id, eager, is_up(*peer))).collect();
         let ranks =
             membership.members.iter().enumerate().map(|(i, peer)| (*peer, Rank::from_index(i))).collect();
-        Self { membership, ranks, pairs, ops: BTreeMap::new(), undecided: HashMap::new() }
+        Self { membership, ranks, pairs, ops: BTreeMap::new(), undecided: HashMap::default() }
     }
 
     /// The rank of another member.

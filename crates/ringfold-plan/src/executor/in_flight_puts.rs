@@ -2,9 +2,10 @@
 
 use super::link::Link;
 use crate::medium::Ticket;
+use foldhash::HashMap;
 use ringfold_proto::id::{OpId, PeerId};
 use ringfold_proto::time::Time;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A put that is not flushed.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! The first 2^k ranks, for the largest such k, do the work, as in [`halving`](super::halving). Both ranks of a pair reduce the
 //! same operands in the same order, so that all ranks have the same bits although each settles its own result.
 
-use super::halving::{Rounds, beyond};
+use super::halving::powers_of_two;
 use super::{Draft, Method, Task};
 use crate::cost::{Amount, Cost};
 use crate::step::Left;
@@ -33,25 +33,13 @@ fn cost(task: &Task) -> Cost {
 }
 
 fn all_reduce(task: &Task) -> Draft {
-    let core = 1 << task.world().ilog2();
-    let me = task.me.index();
-    if me >= core {
-        return beyond(task, Rank::from_index(me - core));
-    }
-    let extra = (me + core < task.world()).then(|| Rank::from_index(me + core));
-    let mut rounds = Rounds::new(task);
-    if let Some(extra) = extra {
-        rounds.receive_reduce(extra, task.whole(), Left::Own, false);
-    }
-    let mut mask = 1;
-    while mask < core {
-        let partner = Rank::from_index(me ^ mask);
-        let left = if me & mask == 0 { Left::Own } else { Left::Frame };
-        rounds.exchange_reduce(partner, left, 2 * mask == core);
-        mask *= 2;
-    }
-    if let Some(extra) = extra {
-        rounds.send(extra, task.whole());
-    }
-    rounds.finish()
+    powers_of_two(task, |me, core, rounds| {
+        let mut mask = 1;
+        while mask < core {
+            let partner = Rank::from_index(me ^ mask);
+            let left = if me & mask == 0 { Left::Own } else { Left::Frame };
+            rounds.exchange_reduce(partner, left, 2 * mask == core);
+            mask *= 2;
+        }
+    })
 }

@@ -33,33 +33,44 @@ fn cost(task: &Task) -> Cost {
 }
 
 fn all_reduce(task: &Task) -> Draft {
+    powers_of_two(task, |me, core, rounds| {
+        let parts = Parts::even(task.descriptor.count, core as u16);
+        let (mut first, mut mask) = (0, core / 2);
+        while mask > 0 {
+            let partner = Rank::from_index(me ^ mask);
+            let (keep, give) = if me & mask == 0 { (first, first + mask) } else { (first + mask, first) };
+            let left = if me & mask == 0 { Left::Own } else { Left::Frame };
+            rounds.send(partner, parts.run(give, mask));
+            rounds.receive_reduce(partner, parts.run(keep, mask), left, mask == 1);
+            (first, mask) = (keep, mask / 2);
+        }
+        mask = 1;
+        while mask < core {
+            let partner = Rank::from_index(me ^ mask);
+            rounds.send(partner, parts.run(first, mask));
+            rounds.receive(partner, parts.run(first ^ mask, mask));
+            (first, mask) = (first & !mask, mask * 2);
+        }
+    })
+}
+
+/// The plan of an all-reduce whose rounds need 2^k ranks: `exchange` adds the rounds of rank `me` of the first `core` ranks.
+/// Each extra rank sends its data to one of them before, and receives the result after.
+pub(super) fn powers_of_two<'a>(
+    task: &'a Task<'a>,
+    exchange: impl FnOnce(usize, usize, &mut Rounds<'a>),
+) -> Draft {
     let core = 1 << task.world().ilog2();
     let me = task.me.index();
     if me >= core {
         return beyond(task, Rank::from_index(me - core));
     }
     let extra = (me + core < task.world()).then(|| Rank::from_index(me + core));
-    let parts = Parts::even(task.descriptor.count, core as u16);
     let mut rounds = Rounds::new(task);
     if let Some(extra) = extra {
         rounds.receive_reduce(extra, task.whole(), Left::Own, false);
     }
-    let (mut first, mut mask) = (0, core / 2);
-    while mask > 0 {
-        let partner = Rank::from_index(me ^ mask);
-        let (keep, give) = if me & mask == 0 { (first, first + mask) } else { (first + mask, first) };
-        let left = if me & mask == 0 { Left::Own } else { Left::Frame };
-        rounds.send(partner, parts.run(give, mask));
-        rounds.receive_reduce(partner, parts.run(keep, mask), left, mask == 1);
-        (first, mask) = (keep, mask / 2);
-    }
-    mask = 1;
-    while mask < core {
-        let partner = Rank::from_index(me ^ mask);
-        rounds.send(partner, parts.run(first, mask));
-        rounds.receive(partner, parts.run(first ^ mask, mask));
-        (first, mask) = (first & !mask, mask * 2);
-    }
+    exchange(me, core, &mut rounds);
     if let Some(extra) = extra {
         rounds.send(extra, task.whole());
     }
@@ -67,7 +78,7 @@ fn all_reduce(task: &Task) -> Draft {
 }
 
 /// The plan of an extra rank: sends all its data, receives the whole result.
-pub(super) fn beyond(task: &Task, partner: Rank) -> Draft {
+fn beyond(task: &Task, partner: Rank) -> Draft {
     let mut draft = Draft::default();
     for chunk in task.cut(task.whole()) {
         draft.push(Step::send(partner, chunk.at(OpBuffer::Source)));
@@ -110,11 +121,11 @@ impl RoundReceives {
 }
 
 impl<'a> Rounds<'a> {
-    pub(super) fn new(task: &'a Task<'a>) -> Self {
+    fn new(task: &'a Task<'a>) -> Self {
         Self { task, draft: Draft::default(), base: OpBuffer::Source, taken: RoundReceives::default() }
     }
 
-    pub(super) fn finish(self) -> Draft {
+    fn finish(self) -> Draft {
         self.draft
     }
 

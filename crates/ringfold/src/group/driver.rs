@@ -22,6 +22,7 @@ use crate::data_plane::{DataPlane, OpOptions, PlaneEvent};
 use crate::journal::{PeerEvent, Source};
 use crate::{Error, limits};
 use core::time::Duration;
+use foldhash::HashMap;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
@@ -34,7 +35,7 @@ use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
 use ringfold_proto::time::Time;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -143,8 +144,8 @@ impl GroupDriver {
             description,
             linking: None,
             calls: 0,
-            next: HashMap::new(),
-            running: HashMap::new(),
+            next: HashMap::default(),
+            running: HashMap::default(),
             left: BTreeSet::new(),
             notes: Notes::default(),
             decisions: Decisions::new(restores),
