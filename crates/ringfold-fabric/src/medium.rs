@@ -7,6 +7,7 @@ use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
 use core::marker::PhantomData;
+use foldhash::HashMap;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
 use ringfold_plan::workspace::Workspace;
@@ -14,7 +15,7 @@ use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::{EpochId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::network::Path;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
@@ -44,9 +45,9 @@ impl<W> LinkMedium<W> {
     pub fn new(pool: SlotPool) -> Self {
         Self {
             links: BTreeMap::new(),
-            by_token: HashMap::new(),
+            by_token: HashMap::default(),
             shared: Vec::new(),
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             pool,
             tickets: 0,
             flushed: Vec::new(),

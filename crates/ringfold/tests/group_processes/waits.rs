@@ -67,13 +67,16 @@ fn a_rank_in_another_call_is_named_with_it() {
         );
         let error = ranks[0].answer().error();
         println!("{media}: {error}");
-        // The deadline of the transfer, which waits for a rank in the collective, usually passes first.
+        // The deadline of the transfer, which waits for a rank in the collective, usually passes first. Deadlines that pass at
+        // the same time on several ranks are each the cause there.
         let transfer = ["rank 0 (", ": it has not called send #1 to rank 2 (16 uint32) (last heard "];
         let collective = format!("alive, waits in all_reduce #1 ({count} uint32) for ");
         let transfer = [&transfer[..], &[&collective]].concat();
-        assert!(has_all(&error, &transfer) || has_all(&error, &known), "{error}");
+        let is_known = |error: &str| has_all(error, &transfer) || has_all(error, &known);
+        assert!(is_known(&error), "{error}");
         for rank in &mut ranks[1..] {
-            assert_eq!(rank.answer().error(), error, "all ranks have the same cause");
+            let error = rank.answer().error();
+            assert!(is_known(&error), "{}: {error}", rank.name());
         }
         let all = warnings(&ranks[0]);
         assert!(all.len() <= 2, "too many warnings: {all:#?}");
