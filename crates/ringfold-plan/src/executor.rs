@@ -181,7 +181,7 @@ impl<W: Workspace> Executor<W> {
         if !is_valid(&plan, &epoch.membership) {
             return Err(StartRejection { why: StartError::BadPlan, workspace });
         }
-        let violations = epoch.start(Op::new(now, op, descriptor, plan, workspace), &mut self.out);
+        let violations = epoch.start(Box::new(Op::new(now, op, descriptor, plan, workspace)), &mut self.out);
         for (peer, why) in violations {
             self.ignore_peer(peer, why);
         }
@@ -195,7 +195,8 @@ impl<W: Workspace> Executor<W> {
         if !epoch.ops.get(&op).is_some_and(|op| op.finished) {
             return Err(NotDone);
         }
-        if let Some(Op { mut workspace, .. }) = epoch.remove(op, &mut self.out) {
+        if let Some(removed) = epoch.remove(op, &mut self.out) {
+            let mut workspace = removed.workspace;
             workspace.keep();
             self.out.emit(ExecutorEvent::Committed { op, workspace });
         }
@@ -368,7 +369,7 @@ impl<W: Workspace> Executor<W> {
     /// have not granted slots. Empty if it is done or not started.
     pub fn awaits(&self, op: OpId) -> Vec<Rank> {
         let op = self.epochs.get(&op.epoch).and_then(|epoch| epoch.ops.get(&op));
-        op.map_or_else(Vec::new, Op::awaits)
+        op.map_or_else(Vec::new, |op| op.awaits())
     }
 
     /// When a started operation last made progress; none if it is not started.

@@ -18,7 +18,8 @@ pub(super) struct Epoch<W> {
     ranks: HashMap<PeerId, Rank>,
     /// By rank; our own entry is not used.
     pub(super) pairs: Vec<Pair>,
-    pub(super) ops: BTreeMap<OpId, Op<W>>,
+    /// Boxed, because maps and events move them.
+    pub(super) ops: BTreeMap<OpId, Box<Op<W>>>,
     /// For each tag, the first undecided operation.
     undecided: HashMap<Tag, Seq>,
 }
@@ -142,7 +143,7 @@ impl<W: Workspace> Epoch<W> {
     }
 
     /// Adds an operation: handles its early input, and grants slots for lanes that are long or requested.
-    pub(super) fn start(&mut self, mut op: Op<W>, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
+    pub(super) fn start(&mut self, mut op: Box<Op<W>>, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
         let id = op.id;
         let tuning = self.membership.tuning;
         for lane in 0..op.outs.len() {
@@ -303,7 +304,7 @@ impl<W: Workspace> Epoch<W> {
 
     /// Removes an aborted operation. Its frames are discarded. Slots that we granted to it are freed by the other end's
     /// fence; we send ours.
-    pub(super) fn abort(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
+    pub(super) fn abort(&mut self, id: OpId, out: &mut Output<W>) -> Option<Box<Op<W>>> {
         let op = self.remove(id, out)?;
         for (lane, (from, _)) in op.ins.iter().zip(&op.plan.receives) {
             let pair = &mut self.pairs[from.index()];
@@ -325,7 +326,7 @@ impl<W: Workspace> Epoch<W> {
     }
 
     /// Removes a decided operation, and drops what was kept for it and those before it.
-    pub(super) fn remove(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
+    pub(super) fn remove(&mut self, id: OpId, out: &mut Output<W>) -> Option<Box<Op<W>>> {
         let op = self.ops.remove(&id);
         let next = Seq(id.seq.0.saturating_add(1));
         let undecided = self.undecided.entry(id.tag).or_insert(next);

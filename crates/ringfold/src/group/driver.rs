@@ -592,6 +592,10 @@ impl Drive for GroupDriver {
     }
 
     fn report(&mut self, outcomes: &mut Outcomes<GroupEnded>) {
+        // Asked at every look at the sockets.
+        if self.ended.is_empty() && self.callbacks.is_empty() {
+            return;
+        }
         self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
         self.callbacks.drain(..).for_each(|callback| outcomes.call_back(callback));
     }
