@@ -68,14 +68,15 @@ class Job:
         assert len(set(re.findall(rf"end: step {STEPS}, model (\w+)", self.output))) == 1, self.output
 
 
-def replica(name: str) -> int:
-    """The process of a replica of train.py."""
+def replica(slurm: Slurm, name: str) -> int:
+    """The process of a replica of train.py. Clusters of other tests have replicas of the same name."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"--name" in words and words[words.index(b"--name") + 1] == name.encode():
+        is_here = any(word.startswith(bytes(slurm.folder)) for word in words)
+        if is_here and b"--name" in words and words[words.index(b"--name") + 1] == name.encode():
             return int(path.parent.name)
     raise AssertionError(f"there is no replica {name}")
 
@@ -83,7 +84,7 @@ def replica(name: str) -> int:
 def test_a_job_survives_a_killed_task_and_a_requeue(slurm: Slurm) -> None:
     job = Job(slurm, "train.sbatch", "--nodes=1", "--ntasks-per-node=2")
     job.wait_for("step 20:", 2)
-    os.kill(replica(f"{slurm.host}-1"), signal.SIGKILL)
+    os.kill(replica(slurm, f"{slurm.host}-1"), signal.SIGKILL)
     job.wait_for("replica 1 ended with code 137: starting it again")
     job.wait_for("step 40:", 2)
     slurm.call("scontrol", "requeue", job.id)
@@ -112,7 +113,7 @@ def test_a_job_goes_back_to_the_queue_before_its_time_limit(slurm: Slurm) -> Non
 def test_replicas_of_an_array_come_and_go_alone(slurm: Slurm, master: str) -> None:
     job = Job(slurm, "peers.sbatch", "--array=0-1", "--open-mode=append", env={"RINGFOLD_MASTERS": master})
     job.wait_for("step 10:", 2)
-    os.kill(replica("replica-1"), signal.SIGKILL)
+    os.kill(replica(slurm, "replica-1"), signal.SIGKILL)
     job.wait_for("replica 1 ended with code 137: back to the queue")
     slurm.start_requeued(f"{job.id}_1")
     job.wait_for("start 1 of replica 1")

@@ -84,6 +84,9 @@ pub const QUEUED_BYTES_MAX: usize = 256 << 20;
 /// Pieces that one write takes at most.
 pub const PIECES_PER_WRITE: usize = 32;
 
+/// How often a thread that spins looks at the expected socket itself before it also asks the poller.
+pub const LOOKS_PER_POLL: u32 = 16;
+
 /// Arrivals of one link that are delivered before other links are read.
 pub const ARRIVALS_PER_TURN: usize = 64;
 

@@ -62,6 +62,15 @@ impl Link {
         }
     }
 
+    /// Reads what has arrived on a socket, without asking the poller. Returns whether there is something to take; none if
+    /// only the poller can tell.
+    pub fn look(&mut self) -> Option<bool> {
+        match self {
+            Self::Streams(link) => link.look(),
+            Self::Shared(_) => None,
+        }
+    }
+
     /// Whether both ends are on this host, as far as their addresses show.
     pub fn is_local(&self) -> bool {
         match self {

@@ -112,6 +112,14 @@ impl<W> LinkMedium<W> {
         }
     }
 
+    /// Reads what has arrived on the only link, if there is one, without asking the poller. Returns the peer if there is
+    /// something to take; none if only the poller can tell.
+    pub fn look(&mut self) -> Option<Option<PeerId>> {
+        let mut links = self.links.iter_mut();
+        let (Some((peer, link)), None) = (links.next(), links.next()) else { return None };
+        link.look().map(|is_there| is_there.then_some(*peer))
+    }
+
     /// The links through shared memory on which something has happened. The poller does not report that.
     pub fn ready_shared(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.shared_links().filter(|(_, link)| link.is_ready()).map(|(peer, _)| peer)

@@ -340,10 +340,17 @@ impl<D: Drive> Shared<D> {
         let wait = Wait::default();
         let mut waiter = state.waiters[expected as usize].clone();
         waiter.begin_at(begun);
+        let (mut looks, mut asks_poller) = (0, true);
         let has_come = loop {
             let step = state.call(|driver| {
+                let has_come = match expected {
+                    Expected::Sockets => driver.look(),
+                    _ => None,
+                };
+                looks += 1;
+                asks_poller = has_come.is_none() || looks % limits::LOOKS_PER_POLL == 0;
                 loop {
-                    match driver.has_input() {
+                    match has_come == Some(true) || driver.has_input() {
                         true => break None,
                         false => match waiter.next_step(&wait) {
                             Ok(Step::Check) => {}
@@ -359,7 +366,7 @@ impl<D: Drive> Shared<D> {
                 Ok(Some(_)) => break false,
                 Ok(None) | Err(_) => break true,
             }
-            if expected != Expected::SharedMemory {
+            if expected != Expected::SharedMemory && asks_poller {
                 // An error shows again when the thread sleeps.
                 let _ = self.poller.wait(ready, Duration::ZERO);
                 if !ready.is_empty() {

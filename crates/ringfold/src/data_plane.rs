@@ -578,6 +578,13 @@ impl DataPlane {
         self.has_unread() || self.medium.ready_shared().next().is_some()
     }
 
+    /// As [`Drive::look`](ringfold_fabric::reactor::Drive::look), if there is one link.
+    pub(crate) fn look(&mut self) -> Option<bool> {
+        let from = self.medium.look()?;
+        self.unread.extend(from);
+        Some(from.is_some())
+    }
+
     /// Has the poller report all arrivals. Returns whether there are some already: then the thread must not sleep.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         // Deferred messages are sent now. The next turn detects a broken link.

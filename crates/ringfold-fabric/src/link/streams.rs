@@ -155,6 +155,21 @@ impl StreamLink {
         }
     }
 
+    /// Reads what has arrived, without asking the poller. Returns whether there is something to take; none if only the poller
+    /// can tell.
+    pub fn look(&mut self) -> Option<bool> {
+        let [stream] = &mut self.streams[..] else { return None };
+        if stream.incoming.is_some() || stream.socket.quic().is_some() {
+            return None;
+        }
+        let filled = stream.socket.fill();
+        stream.is_drained = matches!(filled, Ok(true)) && stream.socket.is_drained();
+        Some(filled.unwrap_or_else(|error| {
+            self.end = Some(error);
+            true
+        }))
+    }
+
     /// Whether both ends are on this host, as far as their addresses show.
     pub fn is_local(&self) -> bool {
         self.is_local
@@ -290,7 +305,9 @@ impl StreamLink {
         judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Arrival>> {
         if let [stream] = &mut self.streams[..] {
-            return Ok(stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival));
+            let arrival = stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival);
+            // What was read before the end counts.
+            return if arrival.is_none() { self.end.take().map_or(Ok(None), Err) } else { Ok(arrival) };
         }
         loop {
             if let Some((_, arrival)) = self.early.next(|stream| &mut self.streams[stream].socket)? {

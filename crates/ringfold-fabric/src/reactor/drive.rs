@@ -33,6 +33,12 @@ pub trait Drive: Send + Sized + 'static {
         false
     }
 
+    /// Looks at the sockets on which something is expected, which takes less time than to ask the poller. True if something
+    /// has arrived; none if only the poller can tell.
+    fn look(&mut self) -> Option<bool> {
+        None
+    }
+
     /// From now on, until the next turn, the poller reports everything. True if something has arrived already: then no
     /// thread may sleep.
     fn prepare_sleep(&mut self) -> bool {

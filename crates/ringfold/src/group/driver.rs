@@ -579,6 +579,10 @@ impl Drive for GroupDriver {
         self.plane.has_input()
     }
 
+    fn look(&mut self) -> Option<bool> {
+        self.plane.look()
+    }
+
     fn prepare_sleep(&mut self) -> bool {
         self.plane.prepare_sleep()
     }
