@@ -41,6 +41,7 @@ use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
 use std::sync::Arc;
@@ -125,6 +126,11 @@ impl Group {
         self.core().context.reproducible
     }
 
+    /// What its operations [check](GroupBuilder::integrity).
+    pub fn integrity(&self) -> Integrity {
+        self.core().context.integrity
+    }
+
     /// The name of the group.
     pub fn name(&self) -> &str {
         &self.core().name
@@ -140,7 +146,7 @@ impl Group {
         self.core().tuning
     }
 
-    /// Whether collectives use shared memory: all ranks are on one host.
+    /// Whether collectives use a board of shared memory: all ranks are on one host, and nothing is [checked](Self::integrity).
     pub fn is_shared(&self) -> bool {
         self.core().board.is_some()
     }
