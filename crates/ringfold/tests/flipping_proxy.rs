@@ -41,8 +41,3 @@ fn forward(mut from: TcpStream, mut to: TcpStream, armed: &AtomicBool) {
     }
     let _ = to.shutdown(std::net::Shutdown::Write);
 }
-
-/// A port on which nobody listens.
-pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}

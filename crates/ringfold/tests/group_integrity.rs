@@ -1,8 +1,9 @@
 //! Groups of fixed ranks that check payloads and results: bits that flip on the wire or in a result fail the group and name ranks.
 
-use crate::flipping_proxy::{FILL, free_port, proxy};
+use crate::flipping_proxy::{FILL, proxy};
 use crate::rank_threads::{bootstrap_file, run_on_both_media, run_ranks};
 use ringfold::{Cause, Error, Group, GroupBuilder, Integrity, Media, PeerName, ReduceOp};
+use ringfold_lab::socket::free_port;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,11 @@
 //! Bits that flip in a result, or in a payload on the wire: the operation fails on all, its error names peers, and a retry succeeds.
 
-use crate::flipping_proxy::{FILL, free_port, proxy};
+use crate::flipping_proxy::{FILL, proxy};
 use ringfold::{
     AllReduce, Cause, Communicator, CommunicatorBuilder, Error, Failure, FailureKind, Integrity, Master,
     PeerName, ReduceOp,
 };
+use ringfold_lab::socket::free_port;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
