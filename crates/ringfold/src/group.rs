@@ -158,11 +158,12 @@ impl Group {
     /// of two. All ranks of a group [on one host](Self::is_shared) decide the same when they connect.
     ///
     /// # Errors
-    /// Why not, in words: the ranks are not on one host, a rank may not read the memory of another one, or the setting
-    /// `direct_copy` is off.
+    /// Why not, in words: the ranks are not on one host, the group has [integrity](Self::integrity), a rank may not read the
+    /// memory of another one, or the setting `direct_copy` is off.
     pub fn copies_directly(&self) -> Result<(), &str> {
         match self.core().direct_copy.get() {
             Some(agreed) => agreed.as_ref().copied().map_err(String::as_str),
+            None if self.integrity() != Integrity::NONE => Err("the group checks payloads or results"),
             None => Err("the ranks do not share memory"),
         }
     }

@@ -5,8 +5,8 @@ use crate::rank_threads::{bootstrap_file, run_on_both_media, run_ranks};
 use ringfold::{Cause, Error, Group, GroupBuilder, Integrity, Media, PeerName, ReduceOp};
 use ringfold_lab::socket::free_port;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -120,6 +120,34 @@ fn results_that_differ_by_a_bit_fail_the_group_and_name_the_ranks_without_a_majo
                 }
             });
         }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_or_does_not_call_fails_compared_all_reduces_in_time_and_is_named() {
+    for (restores, leaves) in [(false, false), (false, true), (true, false), (true, true)] {
+        let others_failed = Barrier::new(3);
+        let configure = |builder| checked(builder, Integrity::ALL).restore_on_failure(restores);
+        run_ranks(3, configure, |group| {
+            let mut data = [1.0_f32; 1000];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            group.set_timeout(Duration::from_secs(1));
+            if group.rank() == 2 {
+                // It stays, and calls nothing.
+                let _stays = (!leaves).then_some(group);
+                others_failed.wait();
+                return;
+            }
+            let error = group.all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+            let is_expected = match cause_of(&error) {
+                Cause::PeerLost { .. } => leaves,
+                Cause::Timeout(_) => !leaves,
+                _ => false,
+            };
+            assert!(is_expected && error.to_string().contains("rank 2"), "{error}");
+            assert!(!restores || data == [3.0; 1000]);
+            others_failed.wait();
+        });
     }
 }
 

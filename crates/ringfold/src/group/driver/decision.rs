@@ -83,18 +83,19 @@ impl GroupDriver {
 
     /// Starts the barrier behind a collective, or gathers the digests of its results.
     fn begin_deciding(&mut self, now: Time, op: OpId, digest: Option<u64>) {
-        let Running { descriptor: Descriptor { integrity, .. }, .. } = self.running[&op];
-        let Running { deadline, sign_every, named, is_waited, .. } = self.running[&op];
-        let (collective, count, source) = match digest {
-            None => (Collective::Barrier, 0, Memory::zeroed(0).into_view()),
+        let Running { descriptor, deadline, sign_every, named, is_waited, .. } = self.running[&op];
+        // The digests are compared by this rank itself.
+        let integrity = Integrity { results: false, ..descriptor.integrity };
+        let (collective, dtype, count, source) = match digest {
+            None => (Collective::Barrier, DType::U8, 0, Memory::zeroed(0).into_view()),
             Some(digest) => {
                 let digests = self.description.members.len() as u64;
-                (Collective::AllGather, digests, View::from(digest.to_le_bytes().to_vec()))
+                (Collective::AllGather, DType::U64, digests, View::from(digest.to_le_bytes().to_vec()))
             }
         };
-        let descriptor = Descriptor::all_reduce(count, DType::U64, ReduceOp::Sum).with_collective(collective);
-        let descriptor = Descriptor { integrity: Integrity { results: false, ..integrity }, ..descriptor };
-        let target = Memory::zeroed(count as usize * DType::U64.bytes());
+        let base = Descriptor::all_reduce(count, dtype, ReduceOp::Sum).with_collective(collective);
+        let descriptor = Descriptor { integrity, ..base };
+        let target = Memory::zeroed(count as usize * dtype.bytes());
         let buffers = HostBuffers::OutOfPlace { source, target };
         let decision = OpId { tag: DECISIONS, ..op };
         if self.plane.start(now, decision, descriptor, &Layout::Even, buffers, OpOptions::default()).is_err()
