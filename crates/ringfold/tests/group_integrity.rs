@@ -45,7 +45,10 @@ const COLLECTIVES: [(&str, Collective); 6] = [
     ("reduce", |group, data| group.reduce(data, 0, ReduceOp::Max)),
     ("broadcast", |group, data| group.broadcast(data, 1)),
     ("all_gather", |group, data| group.all_gather(&data.to_vec()[..data.len() / 2], data)),
-    ("all_to_all", |group, data| group.all_to_all(&data.to_vec(), data)),
+    ("all_to_all", |group, data| {
+        let input = vec![FILL; data.len()];
+        group.all_to_all(&input, data)
+    }),
     ("transfer", exchange),
 ];
 
