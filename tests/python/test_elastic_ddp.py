@@ -79,3 +79,11 @@ def test_a_preempted_replica_leaves(master: str, spawn_with_torch: Any) -> None:
         each.signal(signal.SIGTERM)
     for each in replicas[:2]:
         each.wait_for("end ", DEADLINE)
+
+
+def test_replicas_take_the_options_of_reductions(master: str, spawn_with_torch: Any) -> None:
+    given = 'policy=elastic.Policy(replicas_min=2), reproducible=True, integrity="all"'
+    program = REPLICA.replace("policy=elastic.Policy(replicas_min=3)", given)
+    replicas = [spawn_with_torch(program, master, name, 5, "ddp", -1) for name in "ab"]
+    ends = {each.wait_for("end ", DEADLINE) for each in replicas}
+    assert len(ends) == 1 and next(iter(ends)).startswith("end 5 ")

@@ -30,6 +30,34 @@ def test_a_weighted_average_is_the_weighted_mean(master: str) -> None:
     assert {result.tobytes() for result in results} == {results[0].tobytes()}
 
 
+# Each order gives another sum.
+UNEQUAL = np.array([1.0, 1e8, -1e8], np.float32)
+
+
+@pytest.mark.parametrize("options", [{"reproducible": True}, {"integrity": "all"}])
+def test_a_run_takes_what_reductions_promise(master: str, options: dict[str, Any]) -> None:
+    """Its results are right; with ``reproducible`` quantised ones are refused, and peers that differ in either fail with words."""
+
+    def peer(place: int) -> float:
+        mine = np.full(1000, UNEQUAL[place], np.float32)
+        with ringfold.Run(master, {"x": np.zeros(1, np.float32)}, peers_min=3, **options) as run:
+            for _ in run.steps(until=1):
+                run.sum(mine)
+                if "reproducible" in options:
+                    quantized = pccl.QuantizationOptions(pccl.DataType.UINT8)
+                    with pytest.raises(pccl.PCCLError, match="cannot be reproducible"):
+                        run.sum(mine.copy(), quantization=quantized)
+        assert len(set(mine.tolist())) == 1
+        return float(mine[0])
+
+    sums = together(*(lambda place=place: peer(place) for place in range(3)))
+    # The order is that of admission, which this test does not choose.
+    possible = {
+        float((UNEQUAL[a] + UNEQUAL[b]) + UNEQUAL[c]) for a, b, c in ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+    }
+    assert len(set(sums)) == 1 and sums[0] in possible
+
+
 def test_alone_a_reduction_is_the_identity(master: str) -> None:
     into = np.zeros(5, np.float32)
     with ringfold.Run(master, {"x": np.zeros(1, np.float32)}, peers_min=1) as run:

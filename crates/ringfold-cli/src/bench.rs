@@ -33,6 +33,7 @@ mod system_ranks;
 mod table;
 mod tune;
 mod usage;
+mod variant;
 
 pub use arguments::Bench;
 pub use cuda_ranks::CudaArguments;

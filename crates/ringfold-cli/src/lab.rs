@@ -114,7 +114,17 @@ pub(crate) struct LabMaster {
 impl LabMaster {
     /// Starts a master and waits until it listens.
     pub(crate) fn start(host: &Host, invocation: &Invocation, arguments: &[OsString]) -> Result<Self> {
-        let address = format!("{}:{MASTER_PORT}", host.ipv4());
+        Self::start_at(MASTER_PORT, host, invocation, arguments)
+    }
+
+    /// As [`LabMaster::start`], one of several masters of a host.
+    pub(crate) fn start_at(
+        port: u16,
+        host: &Host,
+        invocation: &Invocation,
+        arguments: &[OsString],
+    ) -> Result<Self> {
+        let address = format!("{}:{port}", host.ipv4());
         let mut command = invocation.command()?;
         command.args(["master", "--end-with-stdin", "--listen", &address]).args(arguments);
         let mut command = host.enclose(&command);

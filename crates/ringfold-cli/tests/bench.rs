@@ -119,6 +119,87 @@ fn files_are_written_and_standard_output_has_only_the_requested_format() {
     }
 }
 
+/// The points of a measurement with variants: what is checked, whether it is reproducible, and the ratio to the plain collective.
+fn measured_variants(arguments: &[&str]) -> Vec<(String, bool, Option<f64>)> {
+    let text = printed(&[arguments, &["--json", "-"]].concat());
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let read = |point: &serde_json::Value| {
+        let [result] = &point["results"].as_array().unwrap()[..] else { panic!("{point}") };
+        assert_eq!(result["check"], "ok", "{point}");
+        assert!(result["median_us"].as_f64().unwrap() > 0.0, "{point}");
+        let integrity = point["integrity"].as_str().unwrap().to_owned();
+        (integrity, point["reproducible"].as_bool().unwrap(), result["ratio"].as_f64())
+    };
+    report["points"].as_array().unwrap().iter().map(read).collect()
+}
+
+#[test]
+fn integrity_and_reproducible_reductions_are_measured_beside_plain_ones() {
+    let arguments = ["--media", "elastic,shm,tcp", "--sizes", "64KiB", "--integrity", "--reproducible"];
+    let found = measured_variants(&arguments);
+    assert_eq!(found.len(), 9, "{found:?}");
+    for point in found.chunks(3) {
+        let kinds: Vec<_> =
+            point.iter().map(|(integrity, repeats, _)| (integrity.as_str(), *repeats)).collect();
+        assert_eq!(kinds, [("none", false), ("all", false), ("none", true)]);
+        assert!(
+            point[0].2.is_none() && point[1..].iter().all(|(.., ratio)| ratio.unwrap() > 0.0),
+            "{point:?}"
+        );
+    }
+}
+
+#[test]
+fn a_variant_has_rows_only_where_it_changes_the_collective() {
+    let text = printed(&[
+        "--media",
+        "tcp",
+        "--sizes",
+        "4KiB",
+        "--collective",
+        "all_reduce,broadcast",
+        "--integrity",
+        "results",
+    ]);
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 3, "{text}");
+    let ends: Vec<_> = rows.iter().map(|row| row.trim_end().ends_with('%')).collect();
+    assert_eq!(ends, [false, true, false], "{text}");
+    assert!(rows[1].contains("integrity results") && rows[2].contains("plain"), "{text}");
+    assert!(
+        text.contains("variant overhead") && text.contains("Ringfold 0.1.0, integrity results"),
+        "{text}"
+    );
+}
+
+#[test]
+fn variants_are_measured_on_emulated_hosts() {
+    let found = measured_variants(&["--lab", "lan", "--sizes", "256KiB", "--integrity", "payloads"]);
+    let kinds: Vec<_> = found.iter().map(|(integrity, ..)| integrity.as_str()).collect();
+    assert_eq!(kinds, ["none", "payloads"]);
+}
+
+#[test]
+fn variants_that_change_nothing_are_errors() {
+    for (arguments, code, why) in [
+        (
+            &["--reproducible", "--collective", "broadcast"][..],
+            1,
+            "it changes only reductions, not broadcast",
+        ),
+        (&["--integrity", "results", "--collective", "reduce"], 1, "it changes only all_reduce, not reduce"),
+        (&["--integrity", "--world", "1"], 1, "one rank"),
+        (&["--integrity", "none"], 2, "must be payloads, results or all"),
+        (&["--reproducible", "--quantize", "minmax:u8"], 2, "cannot be used with"),
+        (&["--integrity", "all", "--cuda"], 2, "cannot be used with"),
+    ] {
+        let output = bench(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+    }
+}
+
 #[test]
 fn missing_systems_are_named_and_the_rest_is_measured() {
     let arguments =

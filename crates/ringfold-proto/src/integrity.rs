@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use std::collections::BTreeMap;
 
 /// What an operation checks. The same on all peers.
 ///
@@ -54,5 +55,35 @@ impl FromStr for Integrity {
     fn from_str(word: &str) -> Result<Self, InvalidIntegrity> {
         let known = (0..4).zip(Self::WORDS).find(|(_, known)| *known == word);
         known.and_then(|(bits, _)| Self::from_bits(bits)).ok_or_else(|| InvalidIntegrity(word.to_owned()))
+    }
+}
+
+/// The peers or ranks whose results differ from those of others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dissent<K> {
+    /// Those that are not of the majority; if there is none, all.
+    pub who: Vec<K>,
+    /// The size of the majority; 0 if there is none.
+    pub agree: u32,
+}
+
+impl<K: Copy + Ord> Dissent<K> {
+    /// Compares the digests of results; none if all are equal. A peer without one differs from those that have one.
+    ///
+    /// ```
+    /// use ringfold_proto::integrity::Dissent;
+    /// let digests = [(0, Some(7)), (1, Some(8)), (2, Some(7))].into();
+    /// assert_eq!(Dissent::of(&digests), Some(Dissent { who: vec![1], agree: 2 }));
+    /// ```
+    pub fn of(digests: &BTreeMap<K, Option<u64>>) -> Option<Self> {
+        let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
+        digests.values().for_each(|digest| *counts.entry(*digest).or_default() += 1);
+        if counts.len() < 2 {
+            return None;
+        }
+        let majority = counts.into_iter().find(|(_, count)| 2 * count > digests.len());
+        let differs = |digest: &Option<u64>| majority.is_none_or(|(of_most, _)| *digest != of_most);
+        let who = digests.iter().filter(|(_, digest)| differs(digest)).map(|(peer, _)| *peer).collect();
+        Some(Self { who, agree: majority.map_or(0, |(_, count)| count as u32) })
     }
 }

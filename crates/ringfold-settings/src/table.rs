@@ -186,8 +186,8 @@ table! {
     DIRECT_COPY "direct_copy" for GROUP: Kind::Bool, "true";
     /// Sums have the same bits whatever the plan, the transport, the chunks and the number of ranks per host. Must be the same on all peers or ranks.
     REPRODUCIBLE "reproducible" for LINKED: Kind::Bool, "false";
-    /// What all-reduces check: checksums of payloads, digests of results, or both. Must be the same on all peers.
-    INTEGRITY "integrity" for PEER: Kind::Choice(&["none", "payloads", "results", "all"]), "none";
+    /// What is checked: checksums of payloads, digests of the results of all-reduces, or both. Must be the same on all peers or ranks. A group with it uses no shared-memory board and no kernels of CUDA devices.
+    INTEGRITY "integrity" for LINKED: Kind::Choice(&["none", "payloads", "results", "all"]), "none";
     /// This peer relays the traffic of peers that cannot reach each other.
     VOLUNTEER_RELAY "volunteer_relay" for PEER: Kind::Bool, "false";
     /// A peer examines its host and the way to the master before it connects, as `ringfold doctor --quick` does, and fails with what it has found.

@@ -82,7 +82,7 @@ pub(crate) struct DataPlane {
     residuals: HashMap<Tag, Residual>,
     /// What is here of aborted operations that may be resumed, until their memory is free.
     suspended: HashMap<OpId, Holding>,
-    /// For tests: operations until one whose result gets a flipped bit.
+    /// For tests: operations that compare results until one whose result gets a flipped bit.
     faulty_after: Option<u64>,
 }
 
@@ -226,7 +226,7 @@ impl DataPlane {
         self.residuals.retain(|of, _| tag.is_some_and(|tag| tag != *of));
     }
 
-    /// For tests: a bit of the result of the n-th operation flips, counted from 1.
+    /// For tests: a bit of the result of the n-th operation that compares results flips, counted from 1.
     pub(crate) fn flip_result_of(&mut self, n: u64) {
         self.faulty_after = Some(n);
     }
@@ -262,7 +262,7 @@ impl DataPlane {
         if let Some(finals) = options.finals {
             workspace.report_finals(&plan, finals);
         }
-        if let Some(left) = &mut self.faulty_after {
+        if let Some(left) = self.faulty_after.as_mut().filter(|_| descriptor.integrity.results) {
             *left = left.wrapping_sub(1);
             if *left == 0 {
                 workspace.flip_result();

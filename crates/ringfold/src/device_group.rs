@@ -45,6 +45,7 @@ use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Algorithm;
 use std::path::PathBuf;
@@ -116,7 +117,7 @@ pub struct DeviceGroup {
 impl DeviceGroup {
     /// Opens a device group: a collective call. `ordinal` is the device of this rank, if it has one.
     ///
-    /// If one rank cannot take part, all ranks return the same [`Unsupported`]. If the ranks are on several hosts, the group
+    /// If one rank cannot take part, or the group has [`Integrity`], all ranks return the same [`Unsupported`]. If the ranks are on several hosts, the group
     /// only does all-reduces.
     pub fn open(
         group: &Group,
@@ -135,6 +136,11 @@ impl DeviceGroup {
         sources: &KernelSources,
         packet_bytes: Option<u64>,
     ) -> Result<Result<Self, Unsupported>, Error> {
+        if group.integrity() != Integrity::NONE {
+            // All ranks have the same integrity, so all of them return here.
+            let why = format!("kernels check neither payloads nor results (integrity {})", group.integrity());
+            return Ok(Err(Unsupported(why)));
+        }
         let (description, _) = group.window_context()?;
         let shape = GroupShape::of(&description);
         let device = RankDevice { ordinal, sources, packet_bytes };
@@ -333,7 +339,7 @@ impl DeviceGroup {
         let (inputs, outputs) = (bytes(input), bytes(output));
         let lengths = BufferLengths::OutOfPlace { input: inputs.iter().sum(), output: outputs.iter().sum() };
         // Kernels reduce in rank order.
-        let context = RankContext { me, world, reproducible: false };
+        let context = RankContext::plain(me, world);
         let request = context.request(op, dtype, lengths)?;
         context.check_pieces(op, &request, &inputs, &outputs)?;
         let stretch =

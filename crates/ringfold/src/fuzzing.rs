@@ -175,7 +175,7 @@ mod tests {
             relays: vec![],
         };
         let arena = ArenaOffer { ticket: vec![1; 40], slot_bytes: 4096, depth: 4 };
-        let join = Join { group: "g".into(), rank: 1, world: 2, member, may_share: true };
+        let join = Join { group: "g".into(), rank: 1, world: 2, member, may_share: true, integrity: 3 };
         let replies = [
             Reply::Welcome { description: Box::new(description), arena: Some(arena) },
             Reply::Begin { shares: true },

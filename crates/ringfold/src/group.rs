@@ -41,6 +41,7 @@ use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
 use std::sync::Arc;
@@ -125,6 +126,11 @@ impl Group {
         self.core().context.reproducible
     }
 
+    /// What its operations [check](GroupBuilder::integrity).
+    pub fn integrity(&self) -> Integrity {
+        self.core().context.integrity
+    }
+
     /// The name of the group.
     pub fn name(&self) -> &str {
         &self.core().name
@@ -140,7 +146,7 @@ impl Group {
         self.core().tuning
     }
 
-    /// Whether collectives use shared memory: all ranks are on one host.
+    /// Whether collectives use a board of shared memory: all ranks are on one host, and nothing is [checked](Self::integrity).
     pub fn is_shared(&self) -> bool {
         self.core().board.is_some()
     }
@@ -152,11 +158,12 @@ impl Group {
     /// of two. All ranks of a group [on one host](Self::is_shared) decide the same when they connect.
     ///
     /// # Errors
-    /// Why not, in words: the ranks are not on one host, a rank may not read the memory of another one, or the setting
-    /// `direct_copy` is off.
+    /// Why not, in words: the ranks are not on one host, the group has [integrity](Self::integrity), a rank may not read the
+    /// memory of another one, or the setting `direct_copy` is off.
     pub fn copies_directly(&self) -> Result<(), &str> {
         match self.core().direct_copy.get() {
             Some(agreed) => agreed.as_ref().copied().map_err(String::as_str),
+            None if self.integrity() != Integrity::NONE => Err("the group checks payloads or results"),
             None => Err("the ranks do not share memory"),
         }
     }

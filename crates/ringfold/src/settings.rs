@@ -10,6 +10,7 @@ use crate::{Error, TuningFile};
 use core::time::Duration;
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::tls::TlsFiles;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 use std::net::{IpAddr, SocketAddr};
@@ -130,6 +131,12 @@ pub(crate) fn tuning(settings: &Settings, given: Option<Tuning>) -> Result<Tunin
         (None, Some(path)) => Ok(TuningFile::read(path)?.tuning),
         (None, None) => Ok(Tuning::default()),
     }
+}
+
+/// What operations check, by the settings.
+pub(crate) fn integrity(settings: &Settings) -> Result<Integrity, Error> {
+    let integrity = settings.text(&INTEGRITY).map_or(Ok(Integrity::NONE), str::parse);
+    integrity.map_err(|error| invalid!("{error}"))
 }
 
 /// The number of streams: that of the program, or else that of the settings.

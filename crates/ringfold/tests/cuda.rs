@@ -188,6 +188,40 @@ fn bf16_on_devices_are_reduced_to_the_bits_of_the_host() {
     }
 }
 
+/// Numbers of very different sizes, so that each order of the operands gives other sums.
+fn wide(count: usize, seed: usize) -> Vec<f32> {
+    let power = |i: usize| 10_f32.powi((i * 7 + seed * 5) as i32 % 15 - 7);
+    floats(count, seed).into_iter().enumerate().map(|(i, value)| value * power(i)).collect()
+}
+
+#[test]
+fn reproducible_reductions_on_devices_have_the_bits_of_the_host() {
+    if !has_device("reproducible_reductions_on_devices_have_the_bits_of_the_host") {
+        return;
+    }
+    for world in [3, 5, 9] {
+        let (_master, address) = master();
+        let address = &address;
+        let run = |number: usize| {
+            let peer = join(address, &format!("peer-{number}"), world as u32);
+            for count in [1, 1000, 300_001] {
+                let input = wide(count, number);
+                // The same members, so the same order.
+                let options = AllReduce::sum().reproducible();
+                let mut host = input.clone();
+                peer.all_reduce(&mut host, options).expect("it succeeds");
+                let tensor = Tensor::new(&input);
+                peer.reduce(reduction::<f32>(tensor.in_place(), options)).expect("it succeeds");
+                assert!(
+                    tensor.values::<f32>().as_bytes() == host.as_bytes(),
+                    "{world} peers, {count} elements"
+                );
+            }
+        };
+        thread::scope(|scope| (0..world).for_each(|number| drop(scope.spawn(move || run(number)))));
+    }
+}
+
 #[test]
 fn tags_that_peers_launch_in_different_orders_are_in_flight_at_once() {
     if !has_device("tags_that_peers_launch_in_different_orders_are_in_flight_at_once") {

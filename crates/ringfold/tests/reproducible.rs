@@ -86,10 +86,15 @@ fn ranks_of_several_hosts_give_the_same_bits() {
 }
 
 #[test]
-fn peers_give_the_same_bits_in_the_order_in_which_they_joined() {
-    for world in 2..=5 {
-        for setting in [("shared_memory", "true"), ("shared_memory", "false"), ("quic", "false")] {
-            let master = Master::builder().listen("127.0.0.1:0").build();
+fn peers_give_the_same_bits_with_every_plan_and_transport_in_the_order_in_which_they_joined() {
+    for world in 2..=9 {
+        for (setting, forced) in [
+            (("shared_memory", "true"), None),
+            (("shared_memory", "false"), Some(Algorithm::Ring)),
+            (("quic", "false"), Some(Algorithm::Direct)),
+        ] {
+            let tuning = Tuning { forced, ..Tuning::default() };
+            let master = Master::builder().listen("127.0.0.1:0").tuning(tuning).build();
             master.run().unwrap();
             let peer = |number: usize| {
                 let builder = Communicator::builder(master.addresses()[0].to_string());
@@ -120,7 +125,7 @@ fn peers_give_the_same_bits_in_the_order_in_which_they_joined() {
                         let odd = !number.is_multiple_of(2);
                         let options = if odd { options.reproducible() } else { options };
                         peer.all_reduce(&mut data, options).unwrap();
-                        assert_eq!(bits(&data), sum_of(world), "{world} peers, {setting:?}");
+                        assert_eq!(bits(&data), sum_of(world), "{world} peers, {setting:?}, {forced:?}");
                     });
                 }
             });

@@ -7,10 +7,11 @@ use super::point::{Point, Sizes, parse_dtype, parse_op};
 use super::quantize::parse_quantization;
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system::System;
+use super::variant::{Variant, parse_integrity};
 use crate::size::ByteSize;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use ringfold::{DType, Quantization, ReduceOp};
+use ringfold::{DType, Integrity, Quantization, ReduceOp};
 use ringfold_lab::network::Profile;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +22,8 @@ the input). time is the time of one call on the slowest rank: the median of the 
 slowest run. algbw is bytes / time in 10^9 bytes per second. busbw is algbw times the factor of nccl-tests: 2(n-1)/n for
 all_reduce, (n-1)/n for all_gather, reduce_scatter, gather, scatter and all_to_all, 1 for the others. cpu s/GB is the
 processor time of all ranks per 10^9 bytes. faults is the number of page faults per call of all ranks. memory is the peak
-memory of all ranks divided by the size of their buffers. x is the time of another system divided by the time of Ringfold.
+memory of all ranks divided by the size of their buffers. overhead is the time of a variant (--integrity, --reproducible) in
+addition to that of the plain collective. x is the time of another system divided by the time of Ringfold.
 transfer sends from the first rank to the last and back; its time is half of the round trip.
 
 docs/performance.md describes the JSON.";
@@ -75,7 +77,8 @@ pub struct Bench {
     congestion_control: Option<String>,
     /// Measure how long the last rank takes to fetch a shared state of this size from all others. Nothing else is measured
     #[arg(long, value_name = "SIZE", requires = "lab",
-        conflicts_with_all = ["sizes", "against", "json", "markdown", "plot", "explain", "tuning", "hosts"])]
+        conflicts_with_all = ["sizes", "against", "integrity", "reproducible", "json", "markdown", "plot", "explain", "tuning",
+        "hosts"])]
     pub(super) state: Option<ByteSize>,
     /// Measure in place or out of place, for collectives that have both forms
     #[arg(long, default_value = "usual")]
@@ -87,6 +90,14 @@ pub struct Bench {
     /// checked
     #[arg(long, value_name = "KIND:TYPE", value_parser = parse_quantization)]
     quantize: Option<Quantization>,
+    /// Also measure with checked payloads, compared results (only all_reduce), or both: rows of their own, measured in turn with the
+    /// plain collective
+    #[arg(long, value_name = "payloads|results|all", num_args = 0..=1, default_missing_value = "all",
+        value_parser = parse_integrity)]
+    integrity: Option<Integrity>,
+    /// Also measure reproducible reductions: rows of their own, measured in turn with the plain collective
+    #[arg(long, conflicts_with = "quantize")]
+    reproducible: bool,
     /// Whether ranks are bound to cores
     #[arg(long, default_value = "own")]
     pub(super) bind: Bind,
@@ -119,13 +130,13 @@ pub struct Bench {
     /// device, and print which is used now. With --explain: only say which is used, and why. With --tune: write the limits of
     /// packets for these numbers of ranks
     #[arg(long, conflicts_with_all = ["collective", "min", "max", "dtype", "op", "media", "lab", "place", "concurrent",
-        "quantize", "bind", "time_ms", "warmup", "no_check", "check", "against", "python", "floor", "json", "markdown", "plot"])]
+        "quantize", "integrity", "reproducible", "bind", "time_ms", "warmup", "no_check", "check", "against", "python", "floor", "json", "markdown", "plot"])]
     pub(super) cuda: bool,
     /// Measure a master process with many peers: votes, commits, joins and losses. The peers are sessions of one thread over
     /// loopback, without data. Nothing else is measured
     #[arg(long, conflicts_with_all = ["collective", "sizes", "min", "max", "world", "dtype", "op", "media", "lab", "place",
-        "concurrent", "quantize", "bind", "runs", "time_ms", "warmup", "no_check", "check", "against", "python", "floor",
-        "cuda", "explain", "tuning", "tune", "json", "markdown", "plot"])]
+        "concurrent", "quantize", "integrity", "reproducible", "bind", "runs", "time_ms", "warmup", "no_check", "check", "against",
+        "python", "floor", "cuda", "explain", "tuning", "tune", "json", "markdown", "plot"])]
     pub(super) master: bool,
     /// Numbers of peers of the master
     #[arg(long, value_name = "N", default_value = "10,100,300,1000", value_delimiter = ',', requires = "master",
@@ -151,7 +162,8 @@ pub struct Bench {
     pub(super) tuning: Option<PathBuf>,
     /// Measure the costs on this machine and write a tuning for groups and masters. Nothing else is measured. What the file says
     /// about CUDA devices stays; with --cuda only that is measured, and the rest stays
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "json", "markdown", "plot", "tuning", "explain"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "integrity", "reproducible", "json", "markdown", "plot",
+        "tuning", "explain"])]
     pub(super) tune: Option<PathBuf>,
     /// Write all results as JSON to a file, or to standard output (-)
     #[arg(long, value_name = "FILE|-")]
@@ -231,11 +243,31 @@ impl Bench {
                 } else {
                     1
                 };
-                let (world, quantization) = (world as usize, self.quantize);
-                settings.push(Setting { medium, world, concurrent, bind: self.bind, quantization });
+                let (world, quantization, variant) = (world as usize, self.quantize, Variant::PLAIN);
+                settings.push(Setting { medium, world, concurrent, bind: self.bind, quantization, variant });
             }
         }
         settings
+    }
+
+    /// The variants that are measured besides the plain collective.
+    pub(super) fn variants(&self, kinds: &[BenchOp]) -> Result<Vec<Variant>> {
+        let checked = self.integrity.map(|integrity| Variant { integrity, ..Variant::PLAIN });
+        let reproducible = self.reproducible.then_some(Variant { reproducible: true, ..Variant::PLAIN });
+        let variants: Vec<_> = checked.into_iter().chain(reproducible).collect();
+        for variant in &variants {
+            if !kinds.iter().any(|kind| variant.applies_to(*kind)) {
+                let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+                let what = if variant.reproducible { "reductions" } else { "all_reduce" };
+                bail!("nothing to measure with {variant}: it changes only {what}, not {}", names.join(", "));
+            }
+        }
+        if !variants.is_empty() && self.world.contains(&1) {
+            bail!(
+                "nothing to measure with --integrity and --reproducible and one rank: use --world 2 or more"
+            );
+        }
+        Ok(variants)
     }
 
     /// The points of a setting, the smallest of each series first.
@@ -323,6 +355,24 @@ mod tests {
     }
 
     #[test]
+    fn variants_have_to_change_a_measured_collective() {
+        let variants = |arguments: &[&str]| {
+            let bench = bench(arguments);
+            let found = bench.variants(&bench.kinds().unwrap()).map_err(|error| error.to_string());
+            found.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(variants(&[]), Ok(Vec::new()));
+        assert_eq!(variants(&["--integrity"]).unwrap(), ["integrity all"]);
+        let both = ["--integrity", "payloads", "--reproducible", "--collective", "all"];
+        assert_eq!(variants(&both).unwrap(), ["integrity payloads", "reproducible"]);
+        let error = variants(&["--integrity", "results", "--collective", "reduce"]).unwrap_err();
+        assert!(error.contains("changes only all_reduce, not reduce"), "{error}");
+        let error = variants(&["--reproducible", "--collective", "broadcast,barrier"]).unwrap_err();
+        assert!(error.contains("changes only reductions, not broadcast, barrier"), "{error}");
+        assert!(variants(&["--reproducible", "--world", "1"]).unwrap_err().contains("one rank"));
+    }
+
+    #[test]
     fn invalid_arguments_are_rejected() {
         for wrong in
             [["--world", "0"], ["--dtype", "f31"], ["--media", "x"], ["--against", "nccl"], ["--sizes", "x"]]
@@ -334,6 +384,11 @@ mod tests {
             &["--cuda", "--dtype", "f16"],
             &["--cuda", "--max", "1MiB"],
             &["--cuda", "--lab", "x"],
+            &["--cuda", "--integrity"],
+            &["--tune", "f", "--reproducible"],
+            &["--lab", "x", "--state", "1MiB", "--integrity", "all"],
+            &["--reproducible", "--quantize", "minmax:u8"],
+            &["--integrity", "none"],
             &["--tune", "f", "--explain", "--cuda"],
         ] {
             assert!(Command::try_parse_from([&["bench"][..], wrong].concat()).is_err(), "{wrong:?}");

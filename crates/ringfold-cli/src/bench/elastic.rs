@@ -6,6 +6,7 @@ use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
 use super::quantize::quantization_text;
+use super::variant::Variant;
 use anyhow::{Context, Result, bail};
 use ringfold::{
     AllReduce, Buffers, Communicator, Error, Memory, Quantization, Reduction, Tuning, TuningFile,
@@ -27,12 +28,15 @@ pub(crate) struct Elastic {
     /// The tuning of the master.
     tuning: Tuning,
     quantization: Option<Quantization>,
+    variant: Variant,
 }
 
 impl Elastic {
     pub(crate) fn join(arguments: &RankArguments) -> Result<Self> {
         let communicator = Communicator::builder(arguments.rendezvous.as_str())
             .name(format!("rank-{}", arguments.rank))
+            .integrity(arguments.integrity)
+            .reproducible(arguments.reproducible)
             .build()
             .context("cannot create the communicator")?;
         communicator.connect().context("cannot connect to the master")?;
@@ -49,7 +53,8 @@ impl Elastic {
         let tuning =
             arguments.tuning.as_deref().map(TuningFile::read).transpose()?.unwrap_or_default().tuning;
         let (world, concurrent) = (arguments.world, arguments.concurrent.max(1));
-        Ok(Self { communicator, world, concurrent, tuning, quantization: arguments.quantize })
+        let (quantization, variant) = (arguments.quantize, arguments.variant());
+        Ok(Self { communicator, world, concurrent, tuning, quantization, variant })
     }
 }
 
@@ -57,7 +62,8 @@ impl MeasuredGroup for Elastic {
     fn note(&self) -> Option<String> {
         let tags = (self.concurrent > 1).then(|| format!("{} tags at once", self.concurrent));
         let quantized = self.quantization.map(|q| format!("quantized to {}", quantization_text(q)));
-        let notes: Vec<_> = tags.into_iter().chain(quantized).collect();
+        let variant = (self.variant != Variant::PLAIN).then(|| self.variant.to_string());
+        let notes: Vec<_> = tags.into_iter().chain(quantized).chain(variant).collect();
         (!notes.is_empty()).then(|| notes.join(", "))
     }
 
@@ -75,7 +81,8 @@ impl MeasuredGroup for Elastic {
     }
 
     fn explain(&self, point: &Point) -> String {
-        plan::explain(point, 0, self.world, Route::Links { shared: true }, &self.tuning)
+        let route = Route::Links { shared: true };
+        plan::explain(point, (0, self.world), self.variant, route, &self.tuning)
     }
 
     fn call<T: PatternElement>(

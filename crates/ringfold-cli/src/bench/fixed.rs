@@ -6,6 +6,7 @@ use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
 use super::setting::BenchMedium;
+use super::variant::Variant;
 use crate::size::ByteSize;
 use anyhow::{Context, Result};
 use ringfold::{Bootstrap, Error, Group, Media, TuningFile};
@@ -21,6 +22,9 @@ pub(crate) struct Fixed {
     group: Group,
     rank: usize,
     world: usize,
+    variant: Variant,
+    /// Whether links go through shared memory.
+    is_local: bool,
 }
 
 impl Fixed {
@@ -33,6 +37,8 @@ impl Fixed {
             .world(world)
             .bootstrap(Bootstrap::File(arguments.rendezvous.clone().into()))
             .media(media)
+            .integrity(arguments.integrity)
+            .reproducible(arguments.reproducible)
             .timeout(OPERATION_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT);
         if medium == BenchMedium::Tls {
@@ -42,13 +48,13 @@ impl Fixed {
             builder = builder.tuning(TuningFile::read(path)?.tuning);
         }
         let group = builder.connect().context("cannot connect the group")?;
-        Ok(Self { group, rank, world })
+        Ok(Self { group, rank, world, variant: arguments.variant(), is_local: !is_tcp })
     }
 }
 
 impl MeasuredGroup for Fixed {
     fn note(&self) -> Option<String> {
-        None
+        (self.variant != Variant::PLAIN).then(|| self.variant.to_string())
     }
 
     fn unsupported_reason(&self, point: &Point) -> Option<String> {
@@ -58,9 +64,9 @@ impl MeasuredGroup for Fixed {
 
     fn explain(&self, point: &Point) -> String {
         let shared = self.group.is_shared();
-        let route =
-            if shared && point.kind != BenchOp::Transfer { Route::Board } else { Route::Links { shared } };
-        let plan = plan::explain(point, self.rank, self.world, route, &self.group.tuning());
+        let has_board = shared && point.kind != BenchOp::Transfer;
+        let route = if has_board { Route::Board } else { Route::Links { shared: self.is_local } };
+        let plan = plan::explain(point, (self.rank, self.world), self.variant, route, &self.group.tuning());
         match (point.kind, self.group.copies_directly()) {
             (BenchOp::Scatter | BenchOp::AllToAll, Ok(())) => {
                 let limit = ByteSize(Group::DIRECT_COPY_BYTES_MIN as u64);

@@ -4,9 +4,11 @@ use super::bench_op::BenchOp;
 use super::point::Point;
 use crate::lab;
 use anyhow::{Result, bail};
+use ringfold::MASTER_PORT;
 use ringfold_lab::network::Profile;
 use ringfold_lab::{Host, Network};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// The bytes of the headers of IP and TCP in each packet, with the timestamps that Linux sends.
@@ -27,6 +29,8 @@ pub(crate) struct BenchLab {
     network: Network,
     profile: Profile,
     world: usize,
+    /// The masters that were started on the first host.
+    masters: AtomicU16,
 }
 
 impl BenchLab {
@@ -36,7 +40,7 @@ impl BenchLab {
             bail!("invalid number of hosts {hosts}: there are {world} ranks");
         }
         let network = lab::network(&options.profile, hosts, options.congestion_control.as_deref())?;
-        Ok(Self { network, profile: options.profile.clone(), world })
+        Ok(Self { network, profile: options.profile.clone(), world, masters: AtomicU16::new(0) })
     }
 
     /// The host of a rank. Consecutive ranks share a host.
@@ -47,6 +51,11 @@ impl BenchLab {
     /// The first host, with the master.
     pub(crate) fn first(&self) -> &Host {
         self.network.host(0)
+    }
+
+    /// The port of the next master on the first host: each variant of Ringfold has one.
+    pub(crate) fn next_master_port(&self) -> u16 {
+        MASTER_PORT + self.masters.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A command on the host of a rank.

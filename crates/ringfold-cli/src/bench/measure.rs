@@ -5,6 +5,7 @@ use super::point::Point;
 use super::statistics::{Batch, Figures};
 use super::system::System;
 use super::system_ranks::{Readiness, SystemRanks};
+use super::variant::Variant;
 use crate::progress::Progress;
 use anyhow::Result;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) struct Effort {
 #[derive(Debug)]
 pub(crate) struct MeasuredSystem {
     pub(crate) system: System,
+    pub(crate) variant: Variant,
     pub(crate) ranks: Option<SystemRanks>,
     pub(crate) about: String,
 }
@@ -66,7 +68,11 @@ pub(crate) fn measure(
 ) -> Result<Vec<PointOutcome>> {
     let mut states: Vec<Result<PointRuns, PointOutcome>> = Vec::with_capacity(systems.len());
     for measured in systems.iter_mut() {
-        progress.step(&format!("{}: warm-up", measured.system));
+        if !measured.variant.applies_to(point.kind) {
+            states.push(Err(PointOutcome::Unsupported(format!("the same as {}", Variant::PLAIN))));
+            continue;
+        }
+        progress.step(&format!("{}: warm-up", measured.name()));
         states.push(match measured.attempt(|ranks| prepare(ranks, point, effort))? {
             Ok(prepared) => prepared.map_err(PointOutcome::Unsupported),
             Err(failed) => Err(PointOutcome::Failed(failed)),
@@ -75,7 +81,7 @@ pub(crate) fn measure(
     for run in 0..effort.runs {
         for (measured, state) in systems.iter_mut().zip(&mut states) {
             let Ok(current) = state else { continue };
-            progress.step(&format!("{}: run {} of {}", measured.system, run + 1, effort.runs));
+            progress.step(&format!("{}: run {} of {}", measured.name(), run + 1, effort.runs));
             // The first calls after the other systems' turns are slow; they are not timed.
             let lead = (current.calls / 20).max(1);
             let expected =
@@ -127,6 +133,19 @@ fn prepare(ranks: &mut SystemRanks, point: &Point, effort: Effort) -> Result<Res
 }
 
 impl MeasuredSystem {
+    /// Whether it is Ringfold without a variant, which the others are compared with.
+    pub(crate) fn is_plain_ringfold(&self) -> bool {
+        self.system == System::Ringfold && self.variant == Variant::PLAIN
+    }
+
+    /// `gloo`, `ringfold`, `ringfold, integrity all`.
+    pub(crate) fn name(&self) -> String {
+        match self.variant {
+            Variant::PLAIN => self.system.to_string(),
+            variant => format!("{}, {variant}", self.system),
+        }
+    }
+
     /// Runs `work` with the ranks. If it fails, the ranks end and the inner result is the reason.
     fn attempt<T>(&mut self, work: impl FnOnce(&mut SystemRanks) -> Result<T>) -> Result<Result<T, String>> {
         let Some(ranks) = &mut self.ranks else { return Ok(Err("failed at an earlier point".into())) };

@@ -4,9 +4,10 @@ use super::pattern::PatternElement;
 use super::point::Point;
 use super::quantize::parse_quantization;
 use super::setting::BenchMedium;
+use super::variant::Variant;
 use anyhow::Result;
 use clap::Args;
-use ringfold::Quantization;
+use ringfold::{Integrity, Quantization};
 use std::path::PathBuf;
 
 /// The arguments of the hidden command `bench-rank`.
@@ -36,6 +37,18 @@ pub struct RankArguments {
     /// The quantisation of all-reduces.
     #[arg(long, value_parser = parse_quantization)]
     pub(crate) quantize: Option<Quantization>,
+    /// What operations check.
+    #[arg(long, default_value = "none")]
+    pub(crate) integrity: Integrity,
+    /// Whether reductions are reproducible.
+    #[arg(long)]
+    pub(crate) reproducible: bool,
+}
+
+impl RankArguments {
+    pub(crate) fn variant(&self) -> Variant {
+        Variant { integrity: self.integrity, reproducible: self.reproducible }
+    }
 }
 
 /// A group whose calls are timed.

@@ -2,6 +2,7 @@
 
 use super::bench_op::BenchOp;
 use super::point::Point;
+use super::variant::Variant;
 use crate::size::ByteSize;
 use ringfold::Tuning;
 use ringfold_plan::choice::choose;
@@ -20,7 +21,13 @@ pub(crate) enum Route {
 }
 
 /// The explanation for a rank.
-pub(crate) fn explain(point: &Point, rank: usize, world: usize, route: Route, tuning: &Tuning) -> String {
+pub(crate) fn explain(
+    point: &Point,
+    (rank, world): (usize, usize),
+    variant: Variant,
+    route: Route,
+    tuning: &Tuning,
+) -> String {
     let shared = match route {
         Route::Board => return explain_board(point, world, tuning),
         Route::Links { shared } => shared,
@@ -38,8 +45,10 @@ pub(crate) fn explain(point: &Point, rank: usize, world: usize, route: Route, tu
         BenchOp::Transfer => Collective::Transfer { from: root, to: Rank::from_index(world - 1) },
         BenchOp::Barrier => Collective::Barrier,
     };
-    let descriptor =
-        Descriptor::all_reduce(point.count as u64, point.dtype, point.op).with_collective(collective);
+    let descriptor = Descriptor {
+        reproducible: variant.reproducible && point.kind.reduces(),
+        ..Descriptor::all_reduce(point.count as u64, point.dtype, point.op).with_collective(collective)
+    };
     let mut shape = GroupShape::uniform(world);
     if shared {
         shape.hosts.fill(0);
@@ -84,7 +93,7 @@ mod tests {
                 place: kind.placements()[0],
             };
             for route in [Route::Board, Route::Links { shared: true }, Route::Links { shared: false }] {
-                assert!(!explain(&point, 0, 4, route, &tuning).is_empty(), "{kind}");
+                assert!(!explain(&point, (0, 4), Variant::PLAIN, route, &tuning).is_empty(), "{kind}");
             }
         }
     }
@@ -93,9 +102,11 @@ mod tests {
     fn the_explanation_names_the_candidates_and_their_cost() {
         let (kind, op) = (BenchOp::AllReduce, ReduceOp::Sum);
         let point = Point { kind, dtype: DType::F32, op, count: 1 << 20, place: kind.placements()[0] };
-        let text = explain(&point, 1, 4, Route::Links { shared: false }, &Tuning::default());
+        let text =
+            explain(&point, (1, 4), Variant::PLAIN, Route::Links { shared: false }, &Tuning::default());
         assert!(text.contains("<- taken") && text.contains("ring"), "{text}");
-        let text = explain(&Point { count: 1, ..point }, 1, 4, Route::Board, &Tuning::default());
+        let text =
+            explain(&Point { count: 1, ..point }, (1, 4), Variant::PLAIN, Route::Board, &Tuning::default());
         assert!(text.contains("one-shot"), "{text}");
     }
 }

@@ -280,8 +280,11 @@ mod tests {
         let picture = svg(&report);
         let seen = elements(&picture);
         let count = |name: &str| seen.iter().filter(|seen| *seen == name).count();
-        assert_eq!((seen[0].as_str(), count("polyline")), ("svg", 2));
-        for part in ["ringfold", "gloo", "all_reduce, 2 ranks", "1\u{a0}MiB", "µs", "time of a call"] {
+        // The variant has a panel of its own.
+        assert_eq!((seen[0].as_str(), count("polyline")), ("svg", 3));
+        for part in
+            ["ringfold", "gloo", "all_reduce, 2 ranks", "integrity all", "1\u{a0}MiB", "µs", "time of a call"]
+        {
             assert!(picture.contains(part), "{part}");
         }
         assert!(!picture.contains("NaN") && !picture.contains("inf"));

@@ -7,6 +7,7 @@ use super::point::{Point, short_name};
 use super::setting::Setting;
 use super::statistics::Figures;
 use super::system::System;
+use super::variant::Variant;
 use serde::Serialize;
 
 /// The version of the JSON. New fields do not change it.
@@ -55,6 +56,9 @@ pub(crate) struct PointReport {
     pub(crate) op: Option<&'static str>,
     /// `in` or `out` of place.
     pub(crate) place: &'static str,
+    /// The fields `integrity` and `reproducible`.
+    #[serde(flatten)]
+    pub(crate) variant: Variant,
     /// Of the whole tensor.
     pub(crate) bytes: usize,
     pub(crate) count: usize,
@@ -76,7 +80,7 @@ pub(crate) struct SystemReport {
     /// Why there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
-    /// The time divided by the time of Ringfold.
+    /// The time divided by the time of Ringfold; of a variant of Ringfold, by that of the plain collective.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
     #[serde(flatten)]
@@ -149,6 +153,7 @@ impl PointReport {
             dtype: short_name(point.dtype),
             op: point.kind.reduces().then(|| point.op.name()),
             place: point.place.name(),
+            variant: setting.variant,
             bytes: point.bytes(),
             count: point.count,
             plan,
@@ -157,14 +162,33 @@ impl PointReport {
         }
     }
 
+    /// Sets the ratio of a variant: its time divided by that of the plain collective.
+    pub(crate) fn compare_with(&mut self, plain: &Self) {
+        let median = |report: &Self| {
+            let result = report.result(System::Ringfold.name())?;
+            result.figures.as_ref().map(|figures| figures.median_us)
+        };
+        let times = median(self).zip(median(plain)).filter(|(_, plain)| *plain > 0.0);
+        let ours = self.results.iter_mut().find(|result| result.system == System::Ringfold.name());
+        if let (Some(ours), Some((variant, plain))) = (ours, times) {
+            ours.ratio = Some(variant / plain);
+        }
+    }
+
+    /// Whether it is a variant of the plain collective.
+    pub(crate) fn is_variant(&self) -> bool {
+        self.variant != Variant::PLAIN
+    }
+
     pub(crate) fn result(&self, system: &str) -> Option<&SystemReport> {
         self.results.iter().find(|result| result.system == system)
     }
 
     /// The series of this point: one table and one panel of the plot.
     pub(crate) fn series(&self) -> Series<'_> {
-        let Self { collective, medium, world, concurrent, dtype, op, place, .. } = self;
-        Series { collective, medium, world: *world, concurrent: *concurrent, dtype, op: *op, place }
+        let Self { collective, medium, world, concurrent, dtype, op, place, variant, .. } = self;
+        let (world, concurrent, op, variant) = (*world, *concurrent, *op, *variant);
+        Series { collective, medium, world, concurrent, dtype, op, place, variant }
     }
 }
 
@@ -178,12 +202,13 @@ pub(crate) struct Series<'a> {
     pub(crate) dtype: &'a str,
     pub(crate) op: Option<&'a str>,
     pub(crate) place: &'a str,
+    pub(crate) variant: Variant,
 }
 
 impl Series<'_> {
     /// `all_reduce, 4 ranks, shm, f32 sum`.
     pub(crate) fn title(&self) -> String {
-        let Self { collective, medium, world, concurrent, dtype, op, place } = self;
+        let Self { collective, medium, world, concurrent, dtype, op, place, variant } = self;
         let mut title = format!("{collective}, {world} ranks, {medium}");
         if *collective != "barrier" {
             title += &format!(", {dtype}");
@@ -196,6 +221,9 @@ impl Series<'_> {
         }
         if *concurrent > 1 {
             title += &format!(", {concurrent} at once");
+        }
+        if *variant != Variant::PLAIN {
+            title += &format!(", {variant}");
         }
         title
     }
@@ -221,9 +249,9 @@ pub(crate) mod tests {
     use crate::bench::rank_protocol::CallCost;
     use crate::bench::setting::{BenchMedium, Bind};
     use crate::bench::statistics::Batch;
-    use ringfold::{DType, ReduceOp};
+    use ringfold::{DType, Integrity, ReduceOp};
 
-    /// A report on two systems. The other one takes three times as long and does not support the largest size.
+    /// A report on two systems and a variant, which takes twice as long. The other one takes three times as long and does not support the largest size.
     pub(crate) fn sample() -> BenchReport {
         let options = BenchOptions { runs: 2, time_ms: 10, warmup: 1, check: true, bind: "own" };
         let mut report = BenchReport::new(options);
@@ -242,6 +270,7 @@ pub(crate) mod tests {
                     concurrent: 1,
                     bind: Bind::Own,
                     quantization: None,
+                    variant: Variant::PLAIN,
                 };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);
@@ -259,7 +288,15 @@ pub(crate) mod tests {
                     (System::Ringfold, "Ringfold 1".to_owned(), figures(1)),
                     (System::Gloo, "Gloo 2".to_owned(), other),
                 ];
-                report.points.push(PointReport::new(&point, setting, None, outcomes));
+                let checked = Setting {
+                    variant: Variant { integrity: Integrity::ALL, reproducible: false },
+                    ..setting
+                };
+                let slower = vec![(System::Ringfold, "Ringfold 1".to_owned(), figures(2))];
+                let plain = PointReport::new(&point, setting, None, outcomes);
+                let mut variant = PointReport::new(&point, checked, None, slower);
+                variant.compare_with(&plain);
+                report.points.extend([plain, variant]);
                 if kind == BenchOp::Barrier {
                     break;
                 }
@@ -275,9 +312,19 @@ pub(crate) mod tests {
         for field in ["version", "machine", "options", "missing", "points"] {
             assert!(!json[field].is_null(), "{field}");
         }
-        let point = &json["points"][1];
+        let point = &json["points"][2];
         assert_eq!((point["bytes"].as_u64(), point["count"].as_u64()), (Some(4000), Some(1000)));
-        for field in ["collective", "medium", "world", "concurrent", "dtype", "op", "place"] {
+        for field in [
+            "collective",
+            "medium",
+            "world",
+            "concurrent",
+            "dtype",
+            "op",
+            "place",
+            "integrity",
+            "reproducible",
+        ] {
             assert!(!point[field].is_null(), "{field}");
         }
         let [ours, other] = [0, 1].map(|index| &point["results"][index]);
@@ -301,7 +348,10 @@ pub(crate) mod tests {
             assert!(!ours[field].is_null(), "{field}");
         }
         assert_eq!(other["ratio"], 3.0);
-        let none = &json["points"][2]["results"][1];
+        let variant = &json["points"][3];
+        assert_eq!((&variant["integrity"], &variant["reproducible"]), (&"all".into(), &false.into()));
+        assert_eq!(variant["results"][0]["ratio"], 2.0);
+        let none = &json["points"][4]["results"][1];
         assert_eq!(none["note"], "too <large>");
         assert!(none["median_us"].is_null());
     }
@@ -323,8 +373,9 @@ pub(crate) mod tests {
     fn points_are_grouped_by_series() {
         let report = sample();
         let groups = by_series(&report.points);
-        assert_eq!(groups.iter().map(|(_, group)| group.len()).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(groups.iter().map(|(_, group)| group.len()).collect::<Vec<_>>(), [3, 3, 1, 1]);
         assert_eq!(groups[0].0.title(), "all_reduce, 2 ranks, shm, f32 sum");
-        assert_eq!(groups[1].0.title(), "barrier, 2 ranks, shm");
+        assert_eq!(groups[1].0.title(), "all_reduce, 2 ranks, shm, f32 sum, integrity all");
+        assert_eq!(groups[2].0.title(), "barrier, 2 ranks, shm");
     }
 }

@@ -14,6 +14,7 @@ use super::setting::{BenchMedium, Setting};
 use super::system::{OtherSystem, System};
 use super::system_ranks::SystemRanks;
 use super::table;
+use super::variant::Variant;
 use crate::invocation::Invocation;
 use crate::lab::LabMaster;
 use crate::progress::Progress;
@@ -32,10 +33,10 @@ pub(crate) struct Launch<'a> {
     pub(crate) lab: Option<&'a BenchLab>,
 }
 
-/// The systems of a setting, and the master of an elastic run, which ends with them.
+/// The systems of a setting, and the masters of its elastic runs, which end with them.
 struct StartedSystems {
     systems: Vec<MeasuredSystem>,
-    _master: Option<BenchMaster>,
+    _masters: Vec<BenchMaster>,
 }
 
 /// The master of an elastic run. Dropping it ends it.
@@ -56,10 +57,11 @@ pub(crate) fn run(
     let scratch = ScratchDir::new()?;
     let settings = bench.settings();
     let tuning = bench.tuning.as_deref().map(TuningFile::read).transpose()?.map(|file| file.tuning);
+    let variants = bench.variants(kinds)?;
     let mut plan = Vec::with_capacity(settings.len());
     for setting in settings {
         let points = bench.points(kinds, setting.world)?;
-        check_memory(&points, setting.world, 1 + bench.against.len())?;
+        check_memory(&points, setting.world, 1 + variants.len() + bench.against.len())?;
         plan.push((setting, points));
     }
     let lab_options = bench.lab()?;
@@ -80,7 +82,7 @@ pub(crate) fn run(
             None => None,
         };
         let launch = Launch { invocation, scratch: &scratch, interrupt, tuning, lab: lab.as_ref() };
-        let started = match start_systems(setting, &points, &others, &launch, report) {
+        let started = match start_systems(setting, &points, (&variants, &others), &launch, report) {
             Ok(started) => started,
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
@@ -113,15 +115,19 @@ fn find_other_systems(bench: &Bench, scratch: &ScratchDir, report: &mut BenchRep
 fn start_systems(
     setting: Setting,
     points: &[Point],
-    others: &[OtherSystem],
+    (variants, others): (&[Variant], &[OtherSystem]),
     launch: &Launch<'_>,
     report: &mut BenchReport,
 ) -> Result<StartedSystems> {
     let bytes = points.iter().map(Point::bytes).max().unwrap_or(0);
-    let (mut ours, master) = start_ringfold(setting, launch)?;
-    ours.reserve(bytes)?;
-    let about = ours.about.clone();
-    let mut systems = vec![MeasuredSystem { system: System::Ringfold, ranks: Some(ours), about }];
+    let (mut systems, mut masters) = (Vec::new(), Vec::new());
+    for variant in [&[Variant::PLAIN], variants].concat() {
+        let (mut ours, master) = start_ringfold(Setting { variant, ..setting }, launch)?;
+        ours.reserve(bytes)?;
+        let about = ours.about.clone();
+        systems.push(MeasuredSystem { system: System::Ringfold, variant, ranks: Some(ours), about });
+        masters.extend(master);
+    }
     for rival in others {
         let started = rival.start(setting, launch).and_then(|mut ranks| {
             ranks.reserve(bytes)?;
@@ -131,7 +137,8 @@ fn start_systems(
         match started {
             Ok(ranks) => {
                 let about = ranks.about.clone();
-                systems.push(MeasuredSystem { system, ranks: Some(ranks), about });
+                let variant = Variant::PLAIN;
+                systems.push(MeasuredSystem { system, variant, ranks: Some(ranks), about });
             }
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
@@ -141,7 +148,7 @@ fn start_systems(
             }
         }
     }
-    Ok(StartedSystems { systems, _master: master })
+    Ok(StartedSystems { systems, _masters: masters })
 }
 
 /// Starts Ringfold's ranks. Rank 0 or the master offers the tuning, and all ranks use it.
@@ -150,7 +157,7 @@ pub(crate) fn start_ringfold(
     launch: &Launch<'_>,
 ) -> Result<(SystemRanks, Option<BenchMaster>)> {
     let &Launch { invocation, scratch, interrupt, tuning, lab } = launch;
-    let Setting { medium, world, concurrent, .. } = setting;
+    let Setting { medium, world, concurrent, variant, .. } = setting;
     let file = tuning.map(|tuning| (scratch.path("tuning"), tuning));
     if let Some((path, tuning)) = &file {
         TuningFile { tuning: *tuning, ..TuningFile::default() }.write(path)?;
@@ -169,7 +176,8 @@ pub(crate) fn start_ringfold(
             if let Some((path, _)) = &file {
                 arguments.extend(["--tuning".into(), path.clone().into_os_string()]);
             }
-            let master = LabMaster::start(lab.first(), invocation, &arguments)?;
+            let port = lab.next_master_port();
+            let master = LabMaster::start_at(port, lab.first(), invocation, &arguments)?;
             (master.address.clone(), Some(BenchMaster::OnHost(master)))
         }
         BenchMedium::Shm | BenchMedium::Tcp | BenchMedium::Tls => {
@@ -196,6 +204,10 @@ pub(crate) fn start_ringfold(
                 if let Some(quantization) = setting.quantization {
                     command.args(["--quantize", &quantization_text(quantization)]);
                 }
+                command.args(["--integrity", &variant.integrity.to_string()]);
+                if variant.reproducible {
+                    command.arg("--reproducible");
+                }
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);
                 }
@@ -216,24 +228,38 @@ fn measure_setting(
     report: &mut BenchReport,
 ) -> Result<()> {
     let systems = &mut started.systems;
-    let names: Vec<_> = systems.iter().map(|system| (system.system, system.about.clone())).collect();
+    let names: Vec<_> =
+        systems.iter().map(|system| (system.system, system.variant, system.about.clone())).collect();
+    let variants: Vec<_> =
+        names.iter().map(|(_, variant, _)| *variant).filter(|v| *v != Variant::PLAIN).collect();
+    let has_variants = !variants.is_empty();
     if !bench.is_quiet() {
         progress.suspend(|| print(&table::header(setting, &names)))?;
     }
     for point in points {
         progress.start_point(format!("{point}, {} ranks, {}", setting.world, setting.medium.name()));
         let outcomes = measure(point, setting.world, systems, bench.effort(), progress)?;
-        let named =
-            names.iter().cloned().zip(outcomes).map(|((system, about), outcome)| (system, about, outcome));
-        let plan = if bench.explain { explanation(systems) } else { None };
-        let mut result = PointReport::new(point, setting, plan, named.collect());
-        result.floor_us = lab.and_then(|lab| lab.floor_us(point));
-        if !bench.is_quiet() {
-            progress.suspend(|| print(&table::row(&result)))?;
+        let mut outcomes: Vec<_> = names.iter().cloned().zip(outcomes).collect();
+        let first = report.points.len();
+        for variant in [&[Variant::PLAIN][..], &variants].concat() {
+            if !variant.applies_to(point.kind) {
+                continue;
+            }
+            let own = outcomes.extract_if(.., |((_, of, _), _)| *of == variant);
+            let own = own.map(|((system, _, about), outcome)| (system, about, outcome)).collect();
+            let plan = if bench.explain { explanation(systems, variant) } else { None };
+            let mut result = PointReport::new(point, Setting { variant, ..setting }, plan, own);
+            result.floor_us = lab.and_then(|lab| lab.floor_us(point));
+            if let Some(plain) = report.points.get(first) {
+                result.compare_with(plain);
+            }
+            if !bench.is_quiet() {
+                progress.suspend(|| print(&table::row(&result, has_variants)))?;
+            }
+            report.points.push(result);
         }
-        report.points.push(result);
         // Without Ringfold there is nothing to compare the others with.
-        if systems.iter().any(|system| system.system == System::Ringfold && system.ranks.is_none()) {
+        if systems.iter().any(|system| system.is_plain_ringfold() && system.ranks.is_none()) {
             break;
         }
     }
@@ -241,8 +267,10 @@ fn measure_setting(
 }
 
 /// The plan of Ringfold for the last point; none if the point failed or is not supported.
-fn explanation(systems: &mut [MeasuredSystem]) -> Option<String> {
-    let ringfold = systems.iter_mut().find(|system| system.system == System::Ringfold)?;
+fn explanation(systems: &mut [MeasuredSystem], variant: Variant) -> Option<String> {
+    let is_wanted =
+        |measured: &&mut MeasuredSystem| measured.system == System::Ringfold && measured.variant == variant;
+    let ringfold = systems.iter_mut().find(is_wanted)?;
     ringfold.ranks.as_mut()?.explain().ok()
 }
 

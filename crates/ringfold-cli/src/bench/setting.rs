@@ -1,5 +1,6 @@
 //! What the processes of a set of points have in common.
 
+use super::variant::Variant;
 use clap::ValueEnum;
 use ringfold::Quantization;
 
@@ -62,6 +63,7 @@ pub(crate) struct Setting {
     pub(crate) bind: Bind,
     /// The quantisation of all-reduces.
     pub(crate) quantization: Option<Quantization>,
+    pub(crate) variant: Variant,
 }
 
 impl Setting {

@@ -4,15 +4,18 @@ use super::report::{BenchReport, PointReport, SystemReport, by_series};
 use super::setting::{BenchMedium, Setting};
 use super::statistics::Figures;
 use super::system::System;
+use super::variant::Variant;
 use crate::size::ByteSize;
 
+/// The longest name of a variant.
+const VARIANT_WIDTH: usize = "integrity payloads".len();
 /// For smaller points the memory ratio is meaningless.
 const MEMORY_BYTES_MIN: usize = 16 << 20;
 
 /// The header of the table of a setting.
-pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
+pub(crate) fn header(setting: Setting, systems: &[(System, Variant, String)]) -> String {
     let mut text = format!("#\n# {} ranks, {}\n", setting.world, setting.medium.name());
-    for (system, about) in systems {
+    for (system, _, about) in systems {
         text += &format!("#   {system}: {about}\n");
     }
     text += &format!(
@@ -36,14 +39,17 @@ pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
     if setting.medium == BenchMedium::Lab {
         text += &format!(" {:>10} {:>6}", "floor us", "share");
     }
-    for (system, _) in systems.iter().filter(|(system, _)| *system != System::Ringfold) {
+    if systems.iter().any(|(_, variant, _)| *variant != Variant::PLAIN) {
+        text += &format!(" {:>VARIANT_WIDTH$} {:>8}", "variant", "overhead");
+    }
+    for (system, ..) in systems.iter().filter(|(system, ..)| *system != System::Ringfold) {
         text += &format!(" | {:>10} {:>6} {:>8}", format!("{system} us"), "x", "cpu s/GB");
     }
     text
 }
 
-/// The row of a point, and below it its notes.
-pub(crate) fn row(point: &PointReport) -> String {
+/// The row of a point, and below it its notes. In a table with variants it says which one it is.
+pub(crate) fn row(point: &PointReport, has_variants: bool) -> String {
     let mut notes = String::new();
     let mut text = format!(
         "  {:>14} {:>11} {:>10} {:>5} {:>4} {:>5}",
@@ -69,6 +75,10 @@ pub(crate) fn row(point: &PointReport) -> String {
             }
             (None, false) => format!(" | {:>10} {:>6} {:>8}", "-", "-", "-"),
         };
+        if ours && has_variants {
+            let variant = point.variant;
+            text += &format!(" {variant:>VARIANT_WIDTH$} {:>8}", result.ratio.map_or("-".into(), overhead));
+        }
         for note in result.note.iter().chain(result.check.iter().filter(|check| *check != "ok")) {
             notes += &format!("\n#   {}: {}", result.system, note.replace('\n', "\n#     "));
         }
@@ -106,6 +116,11 @@ fn share(floor_us: f64, figures: &Figures) -> String {
     format!("{:.0} %", 100.0 * floor_us / figures.median_us)
 }
 
+/// The additional time of a variant.
+fn overhead(ratio: f64) -> String {
+    format!("{:+.1} %", 100.0 * (ratio - 1.0))
+}
+
 /// Markdown tables, one per series.
 pub(crate) fn markdown(report: &BenchReport) -> String {
     let mut text = format!("Measured on {}.\n", report.machine);
@@ -133,9 +148,12 @@ pub(crate) fn markdown(report: &BenchReport) -> String {
         let has_floor = points.iter().any(|point| point.floor_us.is_some());
         text += "| size | time (min – max), µs | algbw, GB/s | busbw, GB/s | CPU s/GB | faults | memory |";
         text += if has_floor { " floor, µs | share |" } else { "" };
+        let is_variant = points.iter().any(|point| point.is_variant());
+        text += if is_variant { " overhead |" } else { "" };
         others.iter().for_each(|system| text += &format!(" {system}, µs | ratio |"));
         text += "\n|---:|---:|---:|---:|---:|---:|---:|";
         text += if has_floor { "---:|---:|" } else { "" };
+        text += if is_variant { "---:|" } else { "" };
         others.iter().for_each(|_| text += "---:|---:|");
         for point in points {
             text += &format!("\n{}", markdown_row(point, &others, has_floor));
@@ -164,6 +182,10 @@ fn markdown_row(point: &PointReport, others: &[&str], has_floor: bool) -> String
         let floor = point.floor_us.zip(ours);
         let cells = floor.map(|(floor, figures)| format!(" {} | {} |", time(floor), share(floor, figures)));
         text += &cells.unwrap_or(" – | – |".into());
+    }
+    if point.is_variant() {
+        let ratio = point.result(System::Ringfold.name()).and_then(|ours| ours.ratio);
+        text += &format!(" {} |", ratio.map_or("–".into(), overhead));
     }
     for system in others {
         let result = point.result(system);
@@ -215,19 +237,29 @@ mod tests {
             concurrent: 1,
             bind: Bind::Own,
             quantization: None,
+            variant: Variant::PLAIN,
         };
-        let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
+        let checked = Variant { reproducible: true, ..Variant::PLAIN };
+        let systems = [
+            (System::Ringfold, Variant::PLAIN, "x".into()),
+            (System::Ringfold, checked, "x".into()),
+            (System::Gloo, Variant::PLAIN, "y".into()),
+        ];
+        let header = header(setting, &systems);
         let names = header.lines().last().unwrap();
         let report = sample();
         for point in &report.points {
-            let row = row(point);
+            let row = row(point, true);
             let first = row.lines().next().unwrap();
+            // The other systems have no variants.
+            let names = if point.is_variant() { names.split_once(" |").unwrap().0 } else { names };
             assert_eq!(first.len(), names.len(), "\n{names}\n{first}");
+            assert_eq!(point.is_variant(), first.ends_with("integrity all +100.0 %"), "{first}");
             for (at, _) in names.match_indices('|') {
                 assert_eq!(first.as_bytes()[at], b'|', "\n{names}\n{first}");
             }
         }
-        assert!(row(&report.points[2]).contains("\n#   gloo: too <large>"));
+        assert!(row(&report.points[4], true).contains("\n#   gloo: too <large>"));
     }
 
     #[test]
@@ -241,7 +273,9 @@ mod tests {
             assert!(table.lines().all(|line| cells(line) == head), "{table}");
         }
         assert!(
-            text.contains("**all_reduce, 2 ranks, shm, f32 sum**") && text.contains("| 3.00 |"),
+            ["**all_reduce, 2 ranks, shm, f32 sum**", "| 3.00 |", "| +100.0 % |"]
+                .map(|part| text.contains(part))
+                == [true; 3],
             "{text}"
         );
     }

@@ -10,6 +10,7 @@ use super::scratch_dir::ScratchDir;
 use super::session::{Launch, start_ringfold};
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system::System;
+use super::variant::Variant;
 use crate::invocation::Invocation;
 use crate::progress::Progress;
 use crate::size::ByteSize;
@@ -85,11 +86,19 @@ impl Calibration<'_> {
             interrupt: self.interrupt,
             tuning: Some(tuning.bounded()),
         };
-        let setting = Setting { medium, world, concurrent: 1, bind: self.bind, quantization: None };
+        let setting = Setting {
+            medium,
+            world,
+            concurrent: 1,
+            bind: self.bind,
+            quantization: None,
+            variant: Variant::PLAIN,
+        };
         let (mut ranks, _master) = start_ringfold(setting, &launch)?;
         ranks.reserve(points.iter().map(|(_, bytes)| *bytes as usize).max().unwrap_or(0))?;
         let about = ranks.about.clone();
-        let mut ours = [MeasuredSystem { system: System::Ringfold, ranks: Some(ranks), about }];
+        let variant = Variant::PLAIN;
+        let mut ours = [MeasuredSystem { system: System::Ringfold, variant, ranks: Some(ranks), about }];
         let mut times = Vec::with_capacity(points.len());
         for &(kind, bytes) in points {
             let what = (DType::F32, ReduceOp::Sum);

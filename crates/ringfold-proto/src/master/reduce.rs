@@ -6,6 +6,7 @@ use crate::claim::Claim;
 use crate::descriptor::Descriptor;
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
+use crate::integrity::Dissent;
 use crate::limits;
 use crate::message::{Ballot, Outcome, ToPeer};
 use crate::round::Round;
@@ -33,29 +34,6 @@ impl OpRound {
         let missing = self.round.missing(members);
         let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
         if absent.is_empty() { missing } else { absent }
-    }
-}
-
-/// Peers whose results differ from those of others.
-pub(super) struct Dissent {
-    /// Those that are not of the majority; if there is none, all.
-    who: Vec<PeerId>,
-    /// The size of the majority; 0 if there is none.
-    agree: u32,
-}
-
-impl Dissent {
-    /// Compares the digests of results; none if all are equal. A peer without one differs from those that have one.
-    pub fn of(digests: &BTreeMap<PeerId, Option<u64>>) -> Option<Self> {
-        let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
-        digests.values().for_each(|digest| *counts.entry(*digest).or_default() += 1);
-        if counts.len() < 2 {
-            return None;
-        }
-        let majority = counts.into_iter().find(|(_, count)| 2 * count > digests.len());
-        let differs = |digest: &Option<u64>| majority.is_none_or(|(of_most, _)| *digest != of_most);
-        let who = digests.iter().filter(|(_, digest)| differs(digest)).map(|(peer, _)| *peer).collect();
-        Some(Self { who, agree: majority.map_or(0, |(_, count)| count as u32) })
     }
 }
 

@@ -90,8 +90,10 @@ impl CommunicatorOptions {
             return Err(invalid!("invalid cap of {cap}: must be at least {CAP_MIN}"));
         }
         settings::advertised_by(&settings)?;
-        let integrity = settings.text(&table::INTEGRITY).map_or(Ok(Integrity::NONE), str::parse);
-        let integrity = integrity.map_err(|error| invalid!("{error}"))?;
+        let integrity = match builder.integrity {
+            Some(integrity) => integrity,
+            None => settings::integrity(&settings)?,
+        };
         let site = settings.number(&table::SITE).and_then(|site| site.try_into().ok());
         let token = settings::token(&settings, builder.token)?;
         let tls = settings::tls(&settings, builder.tls)?;
@@ -120,7 +122,7 @@ impl CommunicatorOptions {
             shares_memory: builder.shares_memory.unwrap_or_else(|| settings.is_on(&table::SHARED_MEMORY)),
             volunteers: builder.volunteers.unwrap_or_else(|| settings.is_on(&table::VOLUNTEER_RELAY)),
             reproducible: builder.reproducible.unwrap_or_else(|| settings.is_on(&table::REPRODUCIBLE)),
-            integrity: builder.integrity.unwrap_or(integrity),
+            integrity,
             flip_result_of: builder.flip_result_of,
             examines: builder.preflight.unwrap_or_else(|| settings.is_on(&table::PREFLIGHT)),
             caps: builder.caps,

@@ -147,7 +147,7 @@ mod tests {
     fn of(op: &GroupOp, me: usize, input: &[Stretch], output: &[Stretch]) -> Result<Stretches, Error> {
         let total = |buffers: &[Stretch]| buffers.iter().map(|buffer| buffer.bytes as usize).sum();
         let lengths = BufferLengths::OutOfPlace { input: total(input), output: total(output) };
-        let request = RankContext { me, world: 3, reproducible: false }.request(op, DType::F32, lengths)?;
+        let request = RankContext::plain(me, 3).request(op, DType::F32, lengths)?;
         Stretches::of(&request, (me, 3), input, output)
     }
 

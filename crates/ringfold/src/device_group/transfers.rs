@@ -178,7 +178,7 @@ impl DeviceGroup {
         } else {
             (GroupOp::Recv { from: *peer, tag }, 0, memory.len())
         };
-        let context = RankContext { me: self.group.rank(), world: self.world(), reproducible: false };
+        let context = RankContext::plain(self.group.rank(), self.world());
         let request = context.request(&op, *dtype, BufferLengths::OutOfPlace { input, output })?;
         Ok(request.descriptor.fingerprint(Algorithm::OneShot, 0))
     }

@@ -24,6 +24,7 @@ use ringfold_fabric::random;
 use ringfold_fabric::tls::Security;
 use ringfold_proto::epoch::{EpochDescription, Member};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, Rank};
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::tuning::Tuning;
 use std::io;
 use std::net::IpAddr;
@@ -114,6 +115,8 @@ pub(super) struct LocalRank {
     /// Whether memory may be shared, and whether it must.
     pub(super) may_share: bool,
     pub(super) must_share: bool,
+    /// What operations check. The same on all ranks; with some there is no arena.
+    pub(super) integrity: Integrity,
     /// The local address to listen on, unless the bootstrap has one.
     pub(super) bind: Option<IpAddr>,
     /// Further addresses of rank 0's host.

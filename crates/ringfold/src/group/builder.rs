@@ -27,6 +27,7 @@ use ringfold_fabric::tls::TlsFiles;
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::id::Rank;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
 use ringfold_proto::tuning::Tuning;
 use std::net::{IpAddr, SocketAddr};
@@ -69,6 +70,8 @@ pub struct GroupBuilder {
     cancel: Option<CancelToken>,
     restores: bool,
     reproducible: Option<bool>,
+    integrity: Option<Integrity>,
+    flip_result_of: Option<u64>,
     given: Given,
 }
 
@@ -104,6 +107,8 @@ impl GroupBuilder {
             cancel: None,
             restores: false,
             reproducible: None,
+            integrity: None,
+            flip_result_of: None,
             given: Given::default(),
         }
     }
@@ -248,6 +253,25 @@ impl GroupBuilder {
         self
     }
 
+    /// What operations check: the checksum of each payload, and whether the results of all-reduces have the same bits on all ranks. Must
+    /// be the same on all ranks.
+    ///
+    /// If a payload or a result differs, the group fails on all ranks, and the cause names ranks. Data then goes over links, through
+    /// shared memory between ranks of one host, and no collective runs by kernels on CUDA devices. Default: the setting `integrity`, or
+    /// nothing.
+    pub fn integrity(mut self, integrity: Integrity) -> Self {
+        self.integrity = Some(integrity);
+        self
+    }
+
+    /// For tests: a bit of the result of the n-th all-reduce flips on this rank, counted from 1, as faulty memory does. Only with
+    /// [`Integrity::results`].
+    #[doc(hidden)]
+    pub fn flip_result_of(mut self, n: u64) -> Self {
+        self.flip_result_of = Some(n);
+        self
+    }
+
     /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
     ///
     /// `connect` then fails with [`Error::Interrupted`]. A later operation fails likewise, and the group with it.
@@ -290,8 +314,12 @@ impl GroupBuilder {
         if self.bootstrap.is_none() {
             self.bootstrap = settings.text(&table::BOOTSTRAP).map(parse_bootstrap);
         }
-        let context =
-            self.context(self.reproducible.unwrap_or_else(|| settings.is_on(&table::REPRODUCIBLE)))?;
+        let integrity = match self.integrity {
+            Some(integrity) => integrity,
+            None => settings::integrity(&settings)?,
+        };
+        let reproducible = self.reproducible.unwrap_or_else(|| settings.is_on(&table::REPRODUCIBLE));
+        let context = self.context(reproducible, integrity)?;
         let until =
             limits::deadline_after(self.connect_timeout.unwrap_or_else(|| bootstrap_timeout(&settings)));
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
@@ -329,6 +357,7 @@ impl GroupBuilder {
             tuning: settings::tuning(&settings, self.tuning)?,
             may_share,
             must_share: self.media == Media::Shared && context.world > 1,
+            integrity,
             bind,
             known_hosts: origin.known_hosts,
             cancel: CancelCheck::new(self.cancel.clone(), origin.doubt),
@@ -359,7 +388,11 @@ impl GroupBuilder {
         let journal = Source::new(SourceKind::Rank, named, &settings);
         let waits = Waits::new(self.name.clone(), warn_after, arena.clone());
         let watched = (journal.clone(), waits);
-        let driver = GroupDriver::new(mesh, me, met.description, alarm, stall_after, self.restores, watched)?;
+        let mut driver =
+            GroupDriver::new(mesh, me, met.description, alarm, stall_after, self.restores, watched)?;
+        if let Some(n) = self.flip_result_of {
+            driver.flip_result_of(n);
+        }
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             context,
@@ -382,6 +415,9 @@ impl GroupBuilder {
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
         if context.world > 1 {
             link(&core, &local.cancel, until)?;
+            if local.must_share && core.board.is_none() {
+                check_shared_links(&core)?;
+            }
             // No rank continues before all have their links. If this fails, the first call of the group reports it.
             core.barrier_on_links(until);
             core.agree_on_direct_copies(settings.is_on(&table::DIRECT_COPY), until);
@@ -412,7 +448,7 @@ impl GroupBuilder {
         Self { bootstrap: None, advertised, ..self }
     }
 
-    fn context(&self, reproducible: bool) -> Result<RankContext, Error> {
+    fn context(&self, reproducible: bool, integrity: Integrity) -> Result<RankContext, Error> {
         let need = |what: &str| invalid!("missing {what}: set it, or use environment()");
         let me = self.rank.ok_or_else(|| need("rank"))?;
         let world = self.world.ok_or_else(|| need("world size"))?;
@@ -430,7 +466,7 @@ impl GroupBuilder {
                 self.name.len()
             ));
         }
-        Ok(RankContext { me, world, reproducible })
+        Ok(RankContext { me, world, reproducible, integrity })
     }
 }
 
@@ -457,4 +493,14 @@ fn link(core: &Core, cancel: &CancelCheck, until: Instant) -> Result<(), Error> 
             return cancelled.map_or(ended.result, Err);
         }
     }
+}
+
+/// Fails unless the links with all other ranks are of shared memory.
+fn check_shared_links(core: &Core) -> Result<(), Error> {
+    let (shared, others) = (core.engine.with(|driver| driver.shared_links())?, core.context.world - 1);
+    if shared == others {
+        return Ok(());
+    }
+    let why = format!("the ranks can't share memory: only {shared} of {others} links of this rank do");
+    Err(Error::BootstrapFailed(why))
 }

@@ -77,6 +77,8 @@ struct Running {
     call: Option<CallId>,
     /// The operation that is decided when this one is done.
     decides: Option<OpId>,
+    /// The operation of whose results this one gathers the digests.
+    compares: Option<OpId>,
     stage: Stage,
     descriptor: Descriptor,
     /// The call, for texts.
@@ -100,7 +102,7 @@ struct Running {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Working,
-    /// This rank has the result. It is valid when all ranks have it.
+    /// This rank has the result. It is valid when all ranks have it, the same if results are compared.
     Done,
     /// The result is valid, whatever happens.
     Decided,
@@ -174,6 +176,16 @@ impl GroupDriver {
         call
     }
 
+    /// For tests: a bit of the result of the n-th all-reduce flips, counted from 1.
+    pub(super) fn flip_result_of(&mut self, n: u64) {
+        self.plane.flip_result_of(n);
+    }
+
+    /// The number of links that use shared memory.
+    pub(super) fn shared_links(&self) -> usize {
+        self.plane.shared_links()
+    }
+
     /// Starts an operation, or returns its buffers. `is_waited`: a caller waits for it from now on.
     pub(super) fn start(
         &mut self,
@@ -207,6 +219,7 @@ impl GroupDriver {
         let running = Running {
             call: Some(call),
             decides: None,
+            compares: None,
             stage: Stage::Working,
             descriptor,
             named: request.named(self.me, number),
@@ -355,7 +368,8 @@ impl GroupDriver {
             self.plane.tell_abort(peer, self.description.id, cause.clone());
         }
         // Results that are here may be valid for others; these have to report first.
-        let open = self.running.iter().filter(|(_, running)| running.stage != Stage::Done);
+        let restores = self.decisions.restores();
+        let open = self.running.iter().filter(|(_, running)| !restores || running.stage != Stage::Done);
         let ops: Vec<_> = open.map(|(op, _)| *op).collect();
         for op in ops {
             self.plane.abort(op);
@@ -442,14 +456,17 @@ impl GroupDriver {
 
     fn note(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            PlaneEvent::Done { op, tx_bytes, rx_bytes, .. } => {
+            PlaneEvent::Done { op, tx_bytes, rx_bytes, digest } => {
                 if let Some(running) = self.running.get_mut(&op) {
                     running.moved = (tx_bytes, rx_bytes);
                 }
-                self.note_done(now, op);
+                self.note_done(now, op, digest);
             }
             PlaneEvent::Released { op, buffers } | PlaneEvent::Suspended { op, buffers, .. } => {
-                if let Some(running @ Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
+                let ended = self.running.remove(&op);
+                if let Some(Running { compares: Some(compared), .. }) = ended {
+                    self.compare(now, compared, &buffers);
+                } else if let Some(running @ Running { call: Some(call), stage, .. }) = ended {
                     let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
                     self.note_ended(op, &running, fault.as_ref());
                     let result = fault.map_or(Ok(()), |cause| Err(Error::GroupFailed(Box::new(cause))));

@@ -9,6 +9,7 @@ use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::group_call::{GroupCall, GroupCallKind};
 use ringfold_proto::id::Rank;
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::reduce_op::ReduceOp;
 use std::sync::Arc;
 
@@ -165,6 +166,8 @@ pub(crate) struct RankContext {
     pub(crate) world: usize,
     /// Whether reductions are reproducible.
     pub(crate) reproducible: bool,
+    /// What operations check.
+    pub(crate) integrity: Integrity,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +213,11 @@ impl OperationRequest {
 }
 
 impl RankContext {
+    /// A rank of a group whose operations are neither reproducible nor checked.
+    pub(crate) fn plain(me: usize, world: usize) -> Self {
+        Self { me, world, reproducible: false, integrity: Integrity::NONE }
+    }
+
     pub(crate) fn request(
         &self,
         op: &GroupOp,
@@ -252,7 +260,10 @@ impl RankContext {
             _ => TransferTag::default(),
         };
         let reproducible = self.reproducible && reduce.is_some();
-        let descriptor = Descriptor { reproducible, ..base.with_collective(collective) };
+        // Only all-reduces have the same result on all ranks, one in which all ranks take part.
+        let results = self.integrity.results && collective == Collective::AllReduce;
+        let integrity = Integrity { results, ..self.integrity };
+        let descriptor = Descriptor { reproducible, integrity, ..base.with_collective(collective) };
         Ok(OperationRequest { descriptor, layout, buffer_use, tag })
     }
 

@@ -18,6 +18,7 @@ use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{Identity, Secret};
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{PeerId, RunId};
+use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits::ADDRESSES_MAX;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, HashMap};
@@ -149,6 +150,7 @@ impl Host<'_> {
                 Error::BootstrapFailed(format!("timed out waiting for {missing} at {at}{hint}"))
             },
         )?;
+        self.check_integrity()?;
         let may_share =
             |joined: &Joined| joined.join.may_share && joined.join.member.host == local.member.host;
         let may_share = local.may_share && self.joined.values().all(may_share);
@@ -165,7 +167,9 @@ impl Host<'_> {
         let description = describe(local, members, tuning)?;
         let geometry = geometry(local.world, &description.tuning);
         let mut arena = None;
-        if may_share && geometry.is_sound() {
+        // Boards check nothing; links of shared memory do.
+        let has_board = local.integrity == Integrity::NONE;
+        if may_share && has_board && geometry.is_sound() {
             match Arena::create(geometry) {
                 Ok(created) => arena = Some(created),
                 Err(error) => tracing::debug!(%error, "failed to create shared memory; the group uses TCP"),
@@ -183,13 +187,25 @@ impl Host<'_> {
             |_| Error::BootstrapFailed("timed out waiting for all ranks to map shared memory".into()),
         )?;
         let shares = arena.is_some() && self.joined.values().all(|joined| joined.mapped == Some(true));
-        if !shares && local.must_share {
+        let can_share = shares || may_share && !has_board;
+        if !can_share && local.must_share {
             let why =
                 if geometry.is_sound() { "they are not on one host" } else { "there are too many ranks" };
             return Err(Error::BootstrapFailed(format!("the ranks can't share memory: {why}")));
         }
         self.broadcast(&Reply::Begin { shares })?;
         Ok(Bootstrapped { description, arena: arena.filter(|_| shares) })
+    }
+
+    /// Fails if a rank checks something else than this one.
+    fn check_integrity(&self) -> Result<(), Error> {
+        let own = self.local.integrity;
+        let differs = |(_, joined): &(&u16, &Joined)| joined.join.integrity != own.bits();
+        let Some((rank, joined)) = self.joined.iter().find(differs) else { return Ok(()) };
+        let other = Integrity::from_bits(joined.join.integrity).map_or("unknown".into(), |it| it.to_string());
+        Err(Error::BootstrapFailed(format!(
+            "different integrity: rank {rank} has {other}, rank 0 has {own}; it must be the same on all ranks"
+        )))
     }
 
     /// Queues a message for all ranks, and sends what can be sent now.

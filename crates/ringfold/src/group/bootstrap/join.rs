@@ -199,13 +199,14 @@ fn attempt(
     let poller = Arc::new(poller.with_security(local.security.clone()));
     let Dialed { connection, address, .. } = dial(&find(at, exchange, local)?, local, &poller)?;
     let mut rank_0 = ControlConnection::<Reply>::new(connection);
-    let LocalRank { name, rank, world, member, may_share, .. } = local;
+    let LocalRank { name, rank, world, member, may_share, integrity, .. } = local;
     rank_0.send(&Join {
         group: name.clone(),
         rank: rank.0,
         world: *world as u16,
         member: member.clone(),
         may_share: *may_share,
+        integrity: integrity.bits(),
     })?;
     let unexpected = || JoinError::Retry("unexpected message".into());
     match receive(&mut rank_0, &poller, local, local.deadline)? {

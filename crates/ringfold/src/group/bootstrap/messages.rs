@@ -12,6 +12,8 @@ pub(crate) struct Join {
     pub(crate) world: u16,
     pub(crate) member: Member,
     pub(crate) may_share: bool,
+    /// The bits of [`Integrity`](ringfold_proto::integrity::Integrity).
+    pub(crate) integrity: u8,
 }
 
 impl Bounded for Join {
@@ -95,8 +97,14 @@ mod tests {
             site: 0,
             addresses: Vec::new(),
         };
-        let join =
-            |bytes| Join { group: String::new(), rank: 1, world: 2, member: member(bytes), may_share: false };
+        let join = |bytes| Join {
+            group: String::new(),
+            rank: 1,
+            world: 2,
+            member: member(bytes),
+            may_share: false,
+            integrity: 0,
+        };
         assert!(decode(&join(NAME_ON_WIRE_BYTES_MAX)).unwrap().is_some());
         assert!(matches!(decode(&join(NAME_ON_WIRE_BYTES_MAX + 1)), Err(FrameError::Limit(_))));
         assert!(decode(&join(Join::BYTES_MAX)).is_err());

@@ -1,25 +1,29 @@
-//! Whether a collective is valid, in groups that restore the buffers of failed ones.
+//! Whether a collective is valid, in groups that restore the buffers of failed ones, or compare results.
 //!
-//! A collective is valid when all ranks have its result, which a barrier behind it shows. If the group fails before this
+//! In groups that restore, a collective is valid when all ranks have its result, which a barrier behind it shows. If the group fails before this
 //! rank has passed the barrier, others may have passed it. So after a failure each rank reports how many collectives are
 //! valid, and what is valid for one surviving rank is valid for all.
+//!
+//! An all-reduce whose results are compared is valid when all ranks have the same result. Instead of the barrier, the ranks gather
+//! the digests of all results, so that each of them can tell, and names the same ranks.
 
 use super::wait_schedule::WaitSchedule;
 use super::{GroupDriver, Running, Stage};
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::OpOptions;
 use crate::limits;
-use ringfold_fabric::memory::Memory;
+use ringfold_fabric::memory::{Memory, View};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{OpId, Rank, Tag};
+use ringfold_proto::integrity::{Dissent, Integrity};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap};
 
-/// The tag of the barriers that decide collectives.
+/// The tag of the barriers and gathered digests that decide collectives.
 const DECISIONS: Tag = Tag(1);
 
 /// The topic of reports about them.
@@ -48,11 +52,16 @@ impl Decisions {
     pub(super) fn new(restores: bool) -> Self {
         Self { restores, ..Self::default() }
     }
+
+    /// Whether results that are not decided may become valid after a failure.
+    pub(super) fn restores(&self) -> bool {
+        self.restores
+    }
 }
 
 impl GroupDriver {
-    /// This rank has the result of an operation.
-    pub(super) fn note_done(&mut self, now: Time, op: OpId) {
+    /// This rank has the result of an operation, with this digest if it is compared.
+    pub(super) fn note_done(&mut self, now: Time, op: OpId, digest: Option<u64>) {
         let Some(running) = self.running.get_mut(&op) else { return };
         if self.fault.is_some() {
             // It was aborted, and its buffers are restored.
@@ -61,28 +70,42 @@ impl GroupDriver {
         if let Some(decided) = running.decides {
             self.decide(op);
             self.decide(decided);
-        } else if self.decisions.restores && running.is_collective() {
+        } else if running.compares.is_some() {
+            // Its buffers have the digests.
+            self.decide(op);
+        } else if digest.is_some() || self.decisions.restores && running.is_collective() {
             running.stage = Stage::Done;
-            self.begin_deciding(now, op);
+            self.begin_deciding(now, op, digest);
         } else {
             self.decide(op);
         }
     }
 
-    /// Starts the barrier behind a collective.
-    fn begin_deciding(&mut self, now: Time, op: OpId) {
-        let Running { deadline, sign_every, named, is_waited, .. } = self.running[&op];
-        let descriptor =
-            Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
-        let nothing = Memory::zeroed(0);
-        let buffers = HostBuffers::OutOfPlace { source: nothing.into_view(), target: Memory::zeroed(0) };
-        let barrier = OpId { tag: DECISIONS, ..op };
-        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers, OpOptions::default()).is_err() {
+    /// Starts the barrier behind a collective, or gathers the digests of its results.
+    fn begin_deciding(&mut self, now: Time, op: OpId, digest: Option<u64>) {
+        let Running { descriptor, deadline, sign_every, named, is_waited, .. } = self.running[&op];
+        // The digests are compared by this rank itself.
+        let integrity = Integrity { results: false, ..descriptor.integrity };
+        let (collective, dtype, count, source) = match digest {
+            None => (Collective::Barrier, DType::U8, 0, Memory::zeroed(0).into_view()),
+            Some(digest) => {
+                let digests = self.description.members.len() as u64;
+                (Collective::AllGather, DType::U64, digests, View::from(digest.to_le_bytes().to_vec()))
+            }
+        };
+        let base = Descriptor::all_reduce(count, dtype, ReduceOp::Sum).with_collective(collective);
+        let descriptor = Descriptor { integrity, ..base };
+        let target = Memory::zeroed(count as usize * dtype.bytes());
+        let buffers = HostBuffers::OutOfPlace { source, target };
+        let decision = OpId { tag: DECISIONS, ..op };
+        if self.plane.start(now, decision, descriptor, &Layout::Even, buffers, OpOptions::default()).is_err()
+        {
             return self.fail(now, Cause::Unable { who: self.name(self.me) });
         }
         let running = Running {
             call: None,
-            decides: Some(op),
+            decides: digest.is_none().then_some(op),
+            compares: digest.map(|_| op),
             stage: Stage::Working,
             descriptor,
             named,
@@ -96,7 +119,24 @@ impl GroupDriver {
             is_posted: true,
             moved: (0, 0),
         };
-        self.running.insert(barrier, running);
+        self.running.insert(decision, running);
+    }
+
+    /// Decides an all-reduce by the digests of its results, which this rank has gathered in rank order.
+    pub(super) fn compare(&mut self, now: Time, op: OpId, gathered: &HostBuffers) {
+        if self.fault.is_some() {
+            return;
+        }
+        let HostBuffers::OutOfPlace { target, .. } = gathered else { return };
+        let digests = target.as_slice().as_chunks().0.iter().map(|digest| Some(u64::from_le_bytes(*digest)));
+        let digests = digests.enumerate().map(|(rank, digest)| (Rank::from_index(rank), digest)).collect();
+        match Dissent::of(&digests) {
+            None => self.decide(op),
+            Some(Dissent { who, agree }) => {
+                let who = self.names(who.into_iter());
+                self.fail(now, Cause::ResultsDiffer { who, agree });
+            }
+        }
     }
 
     /// An operation is valid, whatever happens.
