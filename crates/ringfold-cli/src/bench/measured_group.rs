@@ -36,6 +36,9 @@ pub struct RankArguments {
     /// The quantisation of all-reduces.
     #[arg(long, value_parser = parse_quantization)]
     pub(crate) quantize: Option<Quantization>,
+    /// Whether buffers are allocated in shared memory.
+    #[arg(long)]
+    pub(crate) shared_buffers: bool,
 }
 
 /// A group whose calls are timed.

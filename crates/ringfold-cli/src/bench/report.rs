@@ -242,6 +242,7 @@ pub(crate) mod tests {
                     concurrent: 1,
                     bind: Bind::Own,
                     quantization: None,
+                    shared_buffers: false,
                 };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);

@@ -196,6 +196,9 @@ pub(crate) fn start_ringfold(
                 if let Some(quantization) = setting.quantization {
                     command.args(["--quantize", &quantization_text(quantization)]);
                 }
+                if setting.shared_buffers {
+                    command.arg("--shared-buffers");
+                }
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);
                 }

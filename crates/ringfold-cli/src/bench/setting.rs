@@ -62,6 +62,8 @@ pub(crate) struct Setting {
     pub(crate) bind: Bind,
     /// The quantisation of all-reduces.
     pub(crate) quantization: Option<Quantization>,
+    /// Whether buffers are allocated in shared memory.
+    pub(crate) shared_buffers: bool,
 }
 
 impl Setting {

@@ -11,7 +11,8 @@ const MEMORY_BYTES_MIN: usize = 16 << 20;
 
 /// The header of the table of a setting.
 pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
-    let mut text = format!("#\n# {} ranks, {}\n", setting.world, setting.medium.name());
+    let buffers = if setting.shared_buffers { ", shared buffers" } else { "" };
+    let mut text = format!("#\n# {} ranks, {}{buffers}\n", setting.world, setting.medium.name());
     for (system, about) in systems {
         text += &format!("#   {system}: {about}\n");
     }
@@ -215,6 +216,7 @@ mod tests {
             concurrent: 1,
             bind: Bind::Own,
             quantization: None,
+            shared_buffers: false,
         };
         let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
         let names = header.lines().last().unwrap();

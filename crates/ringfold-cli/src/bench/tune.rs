@@ -85,7 +85,8 @@ impl Calibration<'_> {
             interrupt: self.interrupt,
             tuning: Some(tuning.bounded()),
         };
-        let setting = Setting { medium, world, concurrent: 1, bind: self.bind, quantization: None };
+        let (bind, quantization, shared_buffers) = (self.bind, None, false);
+        let setting = Setting { medium, world, concurrent: 1, bind, quantization, shared_buffers };
         let (mut ranks, _master) = start_ringfold(setting, &launch)?;
         ranks.reserve(points.iter().map(|(_, bytes)| *bytes as usize).max().unwrap_or(0))?;
         let about = ranks.about.clone();
