@@ -44,7 +44,7 @@ def empty(shape: Shape, dtype: Any = float) -> numpy.ndarray[Any, Any]:
     if memory is None:
         return numpy.empty(lengths, kind)
     # The array keeps the memory.
-    array: numpy.ndarray[Any, Any] = numpy.frombuffer(memory, kind).reshape(lengths)
+    array: numpy.ndarray[Any, Any] = numpy.frombuffer(memoryview(memory), kind).reshape(lengths)
     return array
 
 

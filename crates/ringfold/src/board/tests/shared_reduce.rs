@@ -4,7 +4,7 @@
 use super::case::TestRng;
 use super::*;
 use ringfold_fabric::arena::Ranks;
-use ringfold_fabric::shared_buffer::SharedBuffer;
+use ringfold_fabric::shared_buffer::{BufferRange, SharedBuffer};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -232,6 +232,7 @@ fn invalid_announcements_are_refused_by_all() {
     for offset in [1, 4096, u64::MAX, u64::MAX - 4095, 1 << 63] {
         let mut boards = boards(Geometry { world: 2, slot_bytes: 256, depth: 8 });
         let mut buffers = [1, 2].map(|byte| shared(&vec![byte; bytes]));
+        let ticket = BufferRange::of(buffers[1].as_slice()).unwrap().ticket;
         let [first, second] = &mut buffers;
         let mapped = [RefCell::default(), RefCell::default()];
         let mut one = boards[0].begin(
@@ -251,13 +252,12 @@ fn invalid_announcements_are_refused_by_all() {
         let fingerprint = two.fingerprint();
         drop(two);
         // Rank 1 announces its buffer, but a range that does not lie within it.
-        let ticket = ringfold_fabric::shared_buffer::BufferRange::of(buffers[1].as_slice()).unwrap().ticket;
         let record = [&ticket.encode()[..], &offset.to_le_bytes()].concat();
         assert!(boards[1].member.may_fill(0));
         let fill = Fill { round: 0, bytes: 2 * record.len() };
         boards[1].member.slots(Some(fill), None).own.copy_from_slice(&[&record[..], &record].concat());
         boards[1].member.announce(0, fingerprint);
-        for _ in 0..3 {
+        for _ in 0..4 {
             assert_eq!(one.poll(&mut boards[0].member), Ok(Progress::Moved), "{offset}");
         }
         // It announces that it could not map the range.
