@@ -3,6 +3,7 @@
 ``ringfold.Run`` is an elastic training loop: it joins a run, accepts new peers, keeps the state of all peers equal bit for
 bit, averages gradients, and continues when a peer dies. ``ringfold.DiLoCo`` wraps a PyTorch model and an outer optimiser,
 for peers that communicate rarely. Both are built on the package ``pccl``, whose calls may be mixed with them.
+``ringfold.empty`` makes arrays that the other ranks of a host reduce in place, without copies between them.
 
     >>> import ringfold
     >>> ringfold.__version__.count(".")
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 from ringfold._native import __version__
 
 if TYPE_CHECKING:
+    from ringfold._shared_buffer import empty
     from ringfold.diloco import DiLoCo
     from ringfold.elastic import Run
 
-__all__ = ["DiLoCo", "Run", "__version__"]
+__all__ = ["DiLoCo", "Run", "__version__", "empty"]
 
 # The modules of lazy names: DiLoCo needs torch, which is optional and takes seconds to import.
-_MODULES = {"DiLoCo": "ringfold.diloco", "Run": "ringfold.elastic"}
+_MODULES = {"DiLoCo": "ringfold.diloco", "Run": "ringfold.elastic", "empty": "ringfold._shared_buffer"}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,7 @@ pub mod reactor;
 pub mod relay;
 pub mod rendezvous;
 pub mod segment;
+pub mod shared_buffer;
 pub mod shared_bytes;
 pub mod shared_link;
 pub mod shared_memory;

@@ -189,7 +189,10 @@ pub const UNSENT_BYTES_MAX: u32 = 512 * 1024;
 pub const PROGRESS_GRACE: Duration = Duration::from_millis(1);
 
 /// Bytes of the largest segment of shared memory.
-pub const SEGMENT_BYTES_MAX: usize = 4 << 30;
+pub const SEGMENT_BYTES_MAX: usize = 1 << 40;
+
+/// Bytes of the largest arena.
+pub const ARENA_BYTES_MAX: usize = 4 << 30;
 
 /// Bytes of the ring of records, in each direction of a link through memory.
 pub const SHARED_RING_BYTES: usize = 64 * 1024;

@@ -69,16 +69,23 @@ impl Segment {
 
     /// Opens the segment of a ticket, if this process can and it is the right one.
     pub fn open(ticket: &Ticket) -> io::Result<Self> {
-        check_size(ticket.bytes)?;
         #[cfg(miri)]
         return substitute::open(ticket);
+        let file = Self::open_file(ticket, OFlags::RDWR)?;
+        let mapping = Mapping::new(&file, 0, ticket.bytes as usize)?;
+        Ok(Self { mapping, ticket: *ticket, _file: None })
+    }
+
+    /// Opens the file of a ticket, and checks that it is the right one and that nobody can change its size.
+    pub(crate) fn open_file(ticket: &Ticket, access: OFlags) -> io::Result<File> {
+        check_size(ticket.bytes)?;
         let path = format!("/proc/{}/fd/{}", ticket.pid, ticket.fd);
         // The name is checked first, since opening some files has effects: devices, for example.
         let name = rustix::fs::readlink(&*path, Vec::new())?;
         if !name.to_bytes().starts_with(b"/memfd:ringfold") {
             return Err(refusal("not a file of Ringfold"));
         }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(rustix::fs::open(&*path, flags, Mode::empty())?);
         let found = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -96,8 +103,7 @@ impl Segment {
         if nonce != ticket.nonce {
             return Err(refusal("its nonce differs"));
         }
-        let mapping = Mapping::new(&file, 0, ticket.bytes as usize)?;
-        Ok(Self { mapping, ticket: *ticket, _file: None })
+        Ok(file)
     }
 
     /// Maps all pages now. Otherwise each page faults when it is first used.

@@ -220,7 +220,16 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
-        let (null, rights) = (core::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        Self::with_rights(file, offset, bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// A mapping that must not be written.
+    pub(crate) fn read_only(file: impl AsFd, bytes: usize) -> io::Result<Self> {
+        Self::with_rights(file, 0, bytes, ProtFlags::READ)
+    }
+
+    fn with_rights(file: impl AsFd, offset: u64, bytes: usize, rights: ProtFlags) -> io::Result<Self> {
+        let null = core::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
         let start = unsafe { rustix::mm::mmap(null, bytes, rights, MapFlags::SHARED, file, offset) }?;
         let base =

@@ -82,6 +82,12 @@ impl Group {
         self.group.of_group(py).map(ringfold::Group::is_shared)
     }
 
+    /// How many collectives of this rank have read shared buffers of the others in place.
+    #[getter]
+    fn shared_collectives(&self, py: Python<'_>) -> PyResult<u64> {
+        self.group.of_group(py).map(ringfold::Group::shared_collectives)
+    }
+
     /// Runs an operation to its end.
     #[pyo3(signature = (op, dtype, reduce, peer, counts, others, inputs, outputs, timeout, tag=0))]
     #[expect(clippy::too_many_arguments, reason = "called for each operation; an object would cost time")]

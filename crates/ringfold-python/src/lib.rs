@@ -26,6 +26,7 @@ mod port_memory;
 mod port_proxy;
 mod port_semaphore;
 mod settings;
+mod shared_buffer;
 mod tensor;
 mod window;
 mod work;
@@ -64,6 +65,7 @@ mod _native {
         port_proxy::{PortChannel, PortProxy, port_handle_sizes},
         port_semaphore::{PortSemaphore, PortSemaphoreCursor, PortSemaphoreOffer, memory_channel_handle},
         settings::{setting_is_on, setting_masters, setting_names, setting_seconds, setting_text},
+        shared_buffer::SharedBuffer,
         start_log,
         tensor::Tensor,
         window::{Window, WindowWork},

@@ -2,12 +2,14 @@
 //!
 //! A collective is a *schedule* (`pipeline.rs`): per rank a list of steps over rounds that all ranks go through.
 //! `collective_run.rs` chooses it: `one_shot.rs` for small reductions, `block_reduce.rs` for large ones, `multicast.rs` if
-//! all readers read the same data of a rank, `personalized.rs` if each reader has its own part.
+//! all readers read the same data of a rank, `personalized.rs` if each reader has its own part, `shared_reduce.rs` for large
+//! reductions whose operands lie in shared buffers.
 
 mod block_reduce;
 mod collective_run;
 mod direct_copy;
 mod exchange;
+mod mapped_buffers;
 mod multicast;
 mod one_shot;
 mod operands;
@@ -15,6 +17,8 @@ mod peer_memory;
 mod personalized;
 mod pipeline;
 mod settings;
+mod shared_operands;
+mod shared_reduce;
 mod size_table;
 #[cfg(test)]
 mod tests;
@@ -23,7 +27,9 @@ mod tile_reducer;
 pub use operands::{Operands, Pieces, PiecesMut};
 
 use collective_run::{BoardContext, CollectiveRun};
+use core::cell::RefCell;
 use exchange::Exchange;
+use mapped_buffers::MappedBuffers;
 use one_shot::OneShot;
 use peer_memory::{Introductions, PeerMemory};
 use pipeline::Pipeline;
@@ -37,6 +43,7 @@ use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use settings::Settings;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tile_reducer::TileReducer;
 
 /// One rank's access to the shared-memory board.
@@ -51,6 +58,8 @@ pub struct Board {
     last: Option<(Descriptor, u64)>,
     /// The memory of all ranks, once they have agreed to read it.
     peers: Option<Vec<PeerMemory>>,
+    /// The shared buffers of the other ranks.
+    mapped: RefCell<MappedBuffers>,
 }
 
 /// Why a collective failed. No rank can use the board afterwards.
@@ -85,11 +94,15 @@ impl Board {
     /// The longest piece from which on scatters and all-to-alls are direct, if the ranks have agreed.
     pub const DIRECT_BYTES_MIN: usize = Settings::DIRECT_BYTES_MIN;
 
+    /// The smallest all-reduce and reduce-scatter that read shared buffers in place.
+    pub const SHARED_BYTES_MIN: usize = Settings::SHARED_BYTES_MIN;
+
     /// The board of a rank; `None` if that rank's member is taken.
     pub fn new(arena: impl Into<Arc<Arena>>, me: Rank) -> Option<Self> {
         let arena = arena.into();
         let world = arena.geometry().world;
-        Some(Self { member: arena.join(me)?, world, rounds: 0, collectives: 0, last: None, peers: None })
+        let (member, mapped) = (arena.join(me)?, RefCell::default());
+        Some(Self { member, world, rounds: 0, collectives: 0, last: None, peers: None, mapped })
     }
 
     /// Runs a collective, together with all other ranks. The terms are computed only if there is a wait.
@@ -187,6 +200,11 @@ impl Board {
         self.member.sleeps()
     }
 
+    /// Counts the collectives of this rank that have read shared buffers in place.
+    pub fn shared_collectives(&self) -> Arc<AtomicU64> {
+        self.mapped.borrow().uses().clone()
+    }
+
     /// The round that the next collective begins with.
     pub(crate) fn next_round(&self) -> u64 {
         self.rounds
@@ -234,7 +252,8 @@ impl Board {
             self.rounds += 1;
             return Ok(());
         }
-        let context = BoardContext { me, world, settings, peers: self.peers.as_deref() };
+        let context =
+            BoardContext { me, world, settings, peers: self.peers.as_deref(), mapped: &self.mapped };
         let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
         run.run(&mut self.member, terms)?;
         self.rounds = run.next_round;
@@ -248,13 +267,15 @@ impl Board {
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'a>,
-        peers: Option<&'p [PeerMemory]>,
+        (peers, mapped): (Option<&'p [PeerMemory]>, &'p RefCell<MappedBuffers>),
     ) -> CollectiveRun<'a, 'p> {
         let mut settings = Settings::new(self.member.arena().geometry(), tuning);
         settings.direct_bytes_min = 1;
-        let context = BoardContext { me: self.member.rank(), world: self.world, settings, peers };
+        settings.shared_bytes_min = 1;
+        settings.shared_piece_bytes = 192;
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
+        let context = BoardContext { me: self.member.rank(), world: self.world, settings, peers, mapped };
         CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint))
     }
 

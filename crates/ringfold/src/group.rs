@@ -45,6 +45,7 @@ use ringfold_proto::integrity::Integrity;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -166,6 +167,15 @@ impl Group {
             None if self.integrity() != Integrity::NONE => Err("the group checks payloads or results"),
             None => Err("the ranks do not share memory"),
         }
+    }
+
+    /// All-reduces and reduce-scatters of so many bytes read [shared buffers](crate::SharedBuffer) in place, if the ranks
+    /// [share memory](Self::is_shared) and the buffers of all of them are shared.
+    pub const SHARED_BUFFER_BYTES_MIN: usize = Board::SHARED_BYTES_MIN;
+
+    /// How many collectives of this rank have read [shared buffers](crate::SharedBuffer) of the other ranks in place.
+    pub fn shared_collectives(&self) -> u64 {
+        self.core().shared_collectives.load(Ordering::Relaxed)
     }
 
     /// Sets the timeout of later operations.

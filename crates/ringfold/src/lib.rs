@@ -59,6 +59,7 @@ pub use relay::{RELAY_PORT, Relay, RelayBuilder, RelayStatistics};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::join_token::{JoinToken, TokenFileError};
 pub use ringfold_fabric::memory::{Memory, View};
+pub use ringfold_fabric::shared_buffer::SharedBuffer;
 pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_fabric::tls::TlsFiles;
 pub use ringfold_fabric::traffic::Traffic;

@@ -9,6 +9,7 @@ mod hostile;
 mod leaving;
 mod rank_process;
 mod restoring;
+mod shared_buffers;
 mod waits;
 
 /// Not a test by itself: the other tests run it in the processes of their ranks.

@@ -83,6 +83,9 @@ pub struct Bench {
     /// Measure in place or out of place, for collectives that have both forms
     #[arg(long, default_value = "usual")]
     place: PlacementChoice,
+    /// Allocate the buffers in shared memory: large all-reduces and reduce-scatters of shm read them in place
+    #[arg(long, conflicts_with_all = ["lab", "cuda", "master"])]
+    shared_buffers: bool,
     /// Split each payload over N concurrent operations (elastic only)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     concurrent: u64,
@@ -244,7 +247,16 @@ impl Bench {
                     1
                 };
                 let (world, quantization, variant) = (world as usize, self.quantize, Variant::PLAIN);
-                settings.push(Setting { medium, world, concurrent, bind: self.bind, quantization, variant });
+                let (bind, shared_buffers) = (self.bind, self.shared_buffers);
+                settings.push(Setting {
+                    medium,
+                    world,
+                    concurrent,
+                    bind,
+                    quantization,
+                    variant,
+                    shared_buffers,
+                });
             }
         }
         settings

@@ -25,11 +25,12 @@ pub(crate) struct Fixed {
     variant: Variant,
     /// Whether links go through shared memory.
     is_local: bool,
+    shares_buffers: bool,
 }
 
 impl Fixed {
     pub(crate) fn join(arguments: &RankArguments) -> Result<Self> {
-        let &RankArguments { rank, world, medium, .. } = arguments;
+        let &RankArguments { rank, world, medium, shared_buffers: shares_buffers, .. } = arguments;
         let is_tcp = matches!(medium, BenchMedium::Tcp | BenchMedium::Tls);
         let media = if is_tcp { Media::Tcp } else { Media::Shared };
         let mut builder = Group::builder()
@@ -48,7 +49,27 @@ impl Fixed {
             builder = builder.tuning(TuningFile::read(path)?.tuning);
         }
         let group = builder.connect().context("cannot connect the group")?;
-        Ok(Self { group, rank, world, variant: arguments.variant(), is_local: !is_tcp })
+        let (variant, is_local) = (arguments.variant(), !is_tcp);
+        Ok(Self { group, rank, world, variant, is_local, shares_buffers })
+    }
+}
+
+impl Fixed {
+    /// Whether the ranks read the buffers of a reduction in place, and why.
+    fn explain_shared_buffers(&self, point: &Point) -> String {
+        let limit = ByteSize(Group::SHARED_BUFFER_BYTES_MIN as u64);
+        match (
+            point.bytes() >= Group::SHARED_BUFFER_BYTES_MIN,
+            self.shares_buffers,
+            self.group.shared_collectives(),
+        ) {
+            (false, ..) => format!("shared buffers are read in place from {limit} on"),
+            (true, false, _) => {
+                "buffers are not shared, so they are not read in place (--shared-buffers)".into()
+            }
+            (true, true, 0) => "shared buffers are read in place, if all ranks can map them".into(),
+            (true, true, _) => "the shared buffers of all ranks are read in place".into(),
+        }
     }
 }
 
@@ -74,6 +95,9 @@ impl MeasuredGroup for Fixed {
             }
             (BenchOp::Scatter | BenchOp::AllToAll, Err(why)) if shared => {
                 format!("{plan}; no piece is read from the memory of the other rank: {why}")
+            }
+            (BenchOp::AllReduce | BenchOp::ReduceScatter, _) if shared => {
+                format!("{plan}; {}", self.explain_shared_buffers(point))
             }
             _ => plan,
         }

@@ -43,6 +43,9 @@ pub struct RankArguments {
     /// Whether reductions are reproducible.
     #[arg(long)]
     pub(crate) reproducible: bool,
+    /// Whether buffers are allocated in shared memory.
+    #[arg(long)]
+    pub(crate) shared_buffers: bool,
 }
 
 impl RankArguments {

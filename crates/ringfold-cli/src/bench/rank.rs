@@ -10,7 +10,7 @@ use super::usage::{self, Counters};
 use super::{elastic, fixed};
 use crate::exit_code::{FAILURE, SUCCESS};
 use anyhow::{Context, Result, anyhow};
-use ringfold::DType;
+use ringfold::{DType, SharedBuffer};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
@@ -58,9 +58,9 @@ impl RankArguments {
         parent: &mut ParentConnection,
     ) -> Result<()> {
         parent.send(&RankReply::Joined { joined: true, note: group.note() })?;
-        let buffers = BenchBuffers::default();
-        let mut rank =
-            RankWorker { group, rank: self.rank, world: self.world, base_bytes, buffers, point: None };
+        let (rank, world, buffers, are_shared) =
+            (self.rank, self.world, BenchBuffers::default(), self.shared_buffers);
+        let mut rank = RankWorker { group, rank, world, base_bytes, buffers, are_shared, point: None };
         while let Some(command) = parent.next()? {
             let reply = rank.execute(command)?;
             parent.send(&reply)?;
@@ -96,16 +96,44 @@ impl ParentConnection {
 /// The buffers of a rank, large enough for all points. Memory counts from its first use.
 #[derive(Default)]
 struct BenchBuffers {
-    send: Vec<u64>,
-    recv: Vec<u64>,
+    send: BenchBuffer,
+    recv: BenchBuffer,
     touched_send_bytes: usize,
     touched_recv_bytes: usize,
 }
 
+enum BenchBuffer {
+    Own(Vec<u64>),
+    Shared(SharedBuffer),
+}
+
+impl Default for BenchBuffer {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
+
+impl BenchBuffer {
+    fn reserve(bytes: usize, is_shared: bool) -> Result<Self> {
+        if is_shared {
+            let buffer = SharedBuffer::zeroed(bytes).context("cannot allocate shared memory")?;
+            return Ok(Self::Shared(buffer));
+        }
+        Ok(Self::Own(vec![0; bytes.div_ceil(8)]))
+    }
+
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(words) => words.as_mut_bytes(),
+            Self::Shared(buffer) => buffer.as_mut_slice(),
+        }
+    }
+}
+
 impl BenchBuffers {
-    fn reserve(bytes: usize) -> Self {
-        let words = bytes.div_ceil(8);
-        Self { send: vec![0; words], recv: vec![0; words], ..Self::default() }
+    fn reserve(bytes: usize, are_shared: bool) -> Result<Self> {
+        let reserve = || BenchBuffer::reserve(bytes, are_shared);
+        Ok(Self { send: reserve()?, recv: reserve()?, ..Self::default() })
     }
 
     fn views<T: PatternElement>(&mut self, share: ElementCounts) -> Result<(&mut [T], &mut [T])> {
@@ -128,6 +156,7 @@ struct RankWorker<M> {
     /// The memory of the process before it joined.
     base_bytes: u64,
     buffers: BenchBuffers,
+    are_shared: bool,
     /// The prepared point.
     point: Option<Point>,
 }
@@ -153,7 +182,7 @@ impl<M: MeasuredGroup> RankWorker<M> {
     fn execute(&mut self, command: RankCommand) -> Result<RankReply> {
         match command {
             RankCommand::Reserve { bytes } => {
-                self.buffers = BenchBuffers::reserve(bytes);
+                self.buffers = BenchBuffers::reserve(bytes, self.are_shared)?;
                 Ok(RankReply::Reserved { reserved: true })
             }
             RankCommand::Prepare { point, check } => {

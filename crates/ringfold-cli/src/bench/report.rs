@@ -271,6 +271,7 @@ pub(crate) mod tests {
                     bind: Bind::Own,
                     quantization: None,
                     variant: Variant::PLAIN,
+                    shared_buffers: false,
                 };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);

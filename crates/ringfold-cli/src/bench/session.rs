@@ -208,6 +208,9 @@ pub(crate) fn start_ringfold(
                 if variant.reproducible {
                     command.arg("--reproducible");
                 }
+                if setting.shared_buffers {
+                    command.arg("--shared-buffers");
+                }
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);
                 }

@@ -64,6 +64,8 @@ pub(crate) struct Setting {
     /// The quantisation of all-reduces.
     pub(crate) quantization: Option<Quantization>,
     pub(crate) variant: Variant,
+    /// Whether buffers are allocated in shared memory.
+    pub(crate) shared_buffers: bool,
 }
 
 impl Setting {

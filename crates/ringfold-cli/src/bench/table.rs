@@ -14,7 +14,8 @@ const MEMORY_BYTES_MIN: usize = 16 << 20;
 
 /// The header of the table of a setting.
 pub(crate) fn header(setting: Setting, systems: &[(System, Variant, String)]) -> String {
-    let mut text = format!("#\n# {} ranks, {}\n", setting.world, setting.medium.name());
+    let buffers = if setting.shared_buffers { ", shared buffers" } else { "" };
+    let mut text = format!("#\n# {} ranks, {}{buffers}\n", setting.world, setting.medium.name());
     for (system, _, about) in systems {
         text += &format!("#   {system}: {about}\n");
     }
@@ -238,6 +239,7 @@ mod tests {
             bind: Bind::Own,
             quantization: None,
             variant: Variant::PLAIN,
+            shared_buffers: false,
         };
         let checked = Variant { reproducible: true, ..Variant::PLAIN };
         let systems = [

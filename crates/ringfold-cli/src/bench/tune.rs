@@ -93,6 +93,7 @@ impl Calibration<'_> {
             bind: self.bind,
             quantization: None,
             variant: Variant::PLAIN,
+            shared_buffers: false,
         };
         let (mut ranks, _master) = start_ringfold(setting, &launch)?;
         ranks.reserve(points.iter().map(|(_, bytes)| *bytes as usize).max().unwrap_or(0))?;

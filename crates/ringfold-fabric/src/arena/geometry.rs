@@ -1,7 +1,7 @@
 //! The layout of an arena.
 
 use super::ranks::Ranks;
-use crate::limits::SEGMENT_BYTES_MAX;
+use crate::limits::ARENA_BYTES_MAX;
 use crate::segment::Segment;
 
 /// The sizes of an arena, the same for all ranks.
@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = LINE_BYTES;
 const RANK_BYTES: usize = 4 * LINE_BYTES;
 
 /// The version of the layout, and of the rounds that ranks begin with.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena2");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena3");
 
 /// The geometry, written by the creator.
 pub(super) const GEOMETRY_AT: usize = Segment::RESERVED_BYTES;
@@ -53,7 +53,7 @@ impl Geometry {
             && self.slot_bytes.is_multiple_of(LINE_BYTES)
             && self.slot_bytes >= 16 * self.world
             && self.slot_bytes <= 16 << 20
-            && self.bytes() <= SEGMENT_BYTES_MAX
+            && self.bytes() <= ARENA_BYTES_MAX
     }
 
     /// Bytes of shared memory of such an arena.

@@ -4,6 +4,7 @@ use super::BoardError;
 use super::block_reduce::{BlockReduce, ReduceBlocks};
 use super::direct_copy::{DirectCopy, Outcomes};
 use super::exchange::Exchange;
+use super::mapped_buffers::MappedBuffers;
 use super::multicast::Multicast;
 use super::one_shot::OneShot;
 use super::operands::{Operands, PartBounds};
@@ -13,8 +14,12 @@ use super::personalized::{Personalized, lane_count};
 use super::pipeline::Progress;
 use super::pipeline::{Pipeline, RoundSchedule};
 use super::settings::Settings;
+use super::shared_operands::{RankTensors, SharedOperands};
+use super::shared_reduce::{ReduceSplit, SharedReduce};
 use super::size_table::SizeTable;
 use super::tile_reducer::TileReducer;
+use core::cell::RefCell;
+use core::sync::atomic::{Ordering, fence};
 use ringfold_fabric::arena::{ArenaMember, Ranks, WaitTerms};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
@@ -35,9 +40,29 @@ enum Stage<'a, 'p> {
     BlockReduce(BlockReduce<'a>),
     Multicast(Exchange<Multicast<'a>>),
     Personalized(Exchange<Personalized<'a>>),
-    SizeTable { sizes: Exchange<SizeTable>, then: Pairwise<'a, 'p> },
+    SizeTable {
+        sizes: Exchange<SizeTable>,
+        then: Pairwise<'a, 'p>,
+    },
     DirectCopy(Exchange<DirectCopy<'a, 'p>>),
-    Outcomes { outcomes: Exchange<Outcomes>, pieces: Personalized<'a> },
+    Outcomes {
+        outcomes: Exchange<Outcomes>,
+        pieces: Personalized<'a>,
+    },
+    SharedOperands {
+        announced: Exchange<SharedOperands<'p>>,
+        then: Shareable<'a, 'p>,
+    },
+    SharedAgreement {
+        outcomes: Exchange<Outcomes>,
+        tensors: Vec<Option<RankTensors>>,
+        then: Shareable<'a, 'p>,
+    },
+    SharedReduce {
+        reduce: SharedReduce<'a>,
+        context: BoardContext<'p>,
+    },
+    SharedEnd(Exchange<Outcomes>),
     Done,
 }
 
@@ -50,6 +75,14 @@ struct Pairwise<'a, 'p> {
     receive: PartBounds,
 }
 
+/// A reduction that reads the operands of all ranks in place if they lie in shared buffers.
+struct Shareable<'a, 'p> {
+    context: BoardContext<'p>,
+    operands: Operands<'a>,
+    reducer: TileReducer,
+    split: ReduceSplit,
+}
+
 /// The rank, the number of ranks, and the settings of the board.
 #[derive(Clone, Copy)]
 pub(super) struct BoardContext<'p> {
@@ -58,6 +91,7 @@ pub(super) struct BoardContext<'p> {
     pub(super) settings: Settings,
     /// The memory of all ranks, if they may read it.
     pub(super) peers: Option<&'p [PeerMemory]>,
+    pub(super) mapped: &'p RefCell<MappedBuffers>,
 }
 
 impl<'a, 'p> CollectiveRun<'a, 'p> {
@@ -90,7 +124,11 @@ impl<'a, 'p> CollectiveRun<'a, 'p> {
             Stage::Personalized(schedule) => self.pipeline.poll(member, schedule),
             Stage::SizeTable { sizes, .. } => self.pipeline.poll(member, sizes),
             Stage::DirectCopy(schedule) => self.pipeline.poll(member, schedule),
-            Stage::Outcomes { outcomes, .. } => self.pipeline.poll(member, outcomes),
+            Stage::Outcomes { outcomes, .. }
+            | Stage::SharedAgreement { outcomes, .. }
+            | Stage::SharedEnd(outcomes) => self.pipeline.poll(member, outcomes),
+            Stage::SharedOperands { announced, .. } => self.pipeline.poll(member, announced),
+            Stage::SharedReduce { reduce, .. } => self.pipeline.poll(member, reduce),
             Stage::Done => return Ok(Progress::Done),
         }?;
         if progress == Progress::Done && self.advance(member)? {
@@ -112,7 +150,11 @@ impl<'a, 'p> CollectiveRun<'a, 'p> {
                 Stage::Personalized(schedule) => self.pipeline.run(member, schedule, terms),
                 Stage::SizeTable { sizes, .. } => self.pipeline.run(member, sizes, terms),
                 Stage::DirectCopy(schedule) => self.pipeline.run(member, schedule, terms),
-                Stage::Outcomes { outcomes, .. } => self.pipeline.run(member, outcomes, terms),
+                Stage::Outcomes { outcomes, .. }
+                | Stage::SharedAgreement { outcomes, .. }
+                | Stage::SharedEnd(outcomes) => self.pipeline.run(member, outcomes, terms),
+                Stage::SharedOperands { announced, .. } => self.pipeline.run(member, announced, terms),
+                Stage::SharedReduce { reduce, .. } => self.pipeline.run(member, reduce, terms),
                 Stage::Done => return Ok(()),
             }?;
             if !self.advance(member)? {
@@ -145,6 +187,31 @@ impl<'a, 'p> CollectiveRun<'a, 'p> {
             Stage::Outcomes { outcomes, pieces } if outcomes.chunks.is_refused => {
                 Stage::Personalized(Exchange::new(pieces, self.exchange_ahead))
             }
+            Stage::SharedOperands { announced, then } => {
+                let SharedOperands { are_shared, is_refused, tensors, .. } = announced.chunks;
+                if are_shared {
+                    let BoardContext { me, world, .. } = then.context;
+                    let outcomes = Exchange::new(Outcomes { me, world, is_refused }, 0);
+                    Stage::SharedAgreement { outcomes, tensors, then }
+                } else {
+                    then.through_slots()
+                }
+            }
+            Stage::SharedAgreement { outcomes, tensors, then } => match outcomes.chunks.is_refused {
+                true => then.through_slots(),
+                false => then.in_place(tensors),
+            },
+            Stage::SharedReduce { context, .. } => {
+                // What was read is older than this check.
+                fence(Ordering::SeqCst);
+                // A rank that aborts returns, and changes what others may still read.
+                if member.arena().is_aborted() {
+                    return Err(BoardError::aborted(member.arena()));
+                }
+                context.mapped.borrow().note_use();
+                let BoardContext { me, world, .. } = context;
+                Stage::SharedEnd(Exchange::new(Outcomes { me, world, is_refused: false }, 0))
+            }
             _ => return Ok(false),
         };
         self.pipeline = Pipeline::new(self.next_round, self.fingerprint);
@@ -162,7 +229,11 @@ impl Stage<'_, '_> {
             Self::Personalized(schedule) => schedule.rounds(),
             Self::SizeTable { sizes, .. } => sizes.rounds(),
             Self::DirectCopy(schedule) => schedule.rounds(),
-            Self::Outcomes { outcomes, .. } => outcomes.rounds(),
+            Self::Outcomes { outcomes, .. }
+            | Self::SharedAgreement { outcomes, .. }
+            | Self::SharedEnd(outcomes) => outcomes.rounds(),
+            Self::SharedOperands { announced, .. } => announced.rounds(),
+            Self::SharedReduce { reduce, .. } => reduce.rounds(),
             Self::Done => 0,
         }
     }
@@ -218,9 +289,11 @@ impl<'p> BoardContext<'p> {
             Collective::ReduceScatter => {
                 let parts = parts();
                 operands.check(Some(&parts), Some(&self.alone(parts.len(me))));
-                let reducer = Some(TileReducer::new(descriptor, world));
-                let (longest, nothing) = (parts.longest(), PartBounds::new(0, |_| 0));
-                self.personalized(operands, self.all_ranks(), reducer, (parts, nothing), longest)
+                let reducer = TileReducer::new(descriptor, world);
+                if self.settings.announces_operands(parts.total(), world) {
+                    return self.shareable(operands, reducer, ReduceSplit::Part(parts), None);
+                }
+                self.reduce_scatter(operands, reducer, parts)
             }
             Collective::Gather { root } => {
                 let parts = parts();
@@ -272,12 +345,54 @@ impl<'p> BoardContext<'p> {
             let one_shot = OneShot { operands, reducer, me, world, root, bytes, chunk_bytes };
             return Stage::OneShot(Exchange::new(one_shot, settings.exchange_ahead));
         }
+        if root.is_none() && settings.announces_operands(bytes, world) {
+            return self.shareable(operands, reducer, ReduceSplit::Pieces { bytes, whole }, Some(bytes));
+        }
+        self.block_reduce(operands, reducer, root, bytes)
+    }
+
+    /// Asks where the operands of all ranks lie, before it chooses how they are reduced.
+    fn shareable<'a>(
+        self,
+        operands: Operands<'a>,
+        reducer: TileReducer,
+        split: ReduceSplit,
+        output_bytes: Option<usize>,
+    ) -> Stage<'a, 'p> {
+        let input_bytes = match &split {
+            ReduceSplit::Pieces { bytes, .. } => *bytes,
+            ReduceSplit::Part(parts) => parts.total(),
+        };
+        let bytes = (input_bytes, output_bytes);
+        let announced = SharedOperands::new((self.me, self.world), &operands, bytes, self.mapped);
+        let then = Shareable { context: self, operands, reducer, split };
+        Stage::SharedOperands { announced: Exchange::new(announced, 0), then }
+    }
+
+    fn block_reduce<'a>(
+        self,
+        operands: Operands<'a>,
+        reducer: TileReducer,
+        root: Option<Rank>,
+        bytes: usize,
+    ) -> Stage<'a, 'p> {
+        let Self { me, world, settings, .. } = self;
         let blocks = ReduceBlocks {
             bytes,
             block_bytes: world * settings.chunk_bytes(bytes.div_ceil(world), settings.lane_bytes_max(world)),
             ahead: settings.block_ahead,
         };
         Stage::BlockReduce(BlockReduce::new(operands, reducer, (me, world), root, blocks))
+    }
+
+    fn reduce_scatter<'a>(
+        self,
+        operands: Operands<'a>,
+        reducer: TileReducer,
+        parts: PartBounds,
+    ) -> Stage<'a, 'p> {
+        let (longest, nothing) = (parts.longest(), PartBounds::new(0, |_| 0));
+        self.personalized(operands, self.all_ranks(), Some(reducer), (parts, nothing), longest)
     }
 
     fn multicast<'a>(
@@ -306,7 +421,7 @@ impl<'p> BoardContext<'p> {
         (send, receive): (PartBounds, PartBounds),
         longest: usize,
     ) -> Stage<'a, 'p> {
-        let Self { me, world, settings, peers } = self;
+        let Self { me, world, settings, peers, .. } = self;
         let lane_bytes = settings.chunk_bytes(longest, settings.lane_bytes_max(world));
         let count = longest.div_ceil(lane_bytes).max(1) as u64;
         let is_copy = reducer.is_none();
@@ -357,6 +472,27 @@ impl<'a, 'p> Pairwise<'a, 'p> {
             }
             _ => context.personalized(operands, context.all_ranks(), None, (send, receive), longest),
         }
+    }
+}
+
+impl<'a, 'p> Shareable<'a, 'p> {
+    fn through_slots(self) -> Stage<'a, 'p> {
+        let Self { context, operands, reducer, split } = self;
+        match split {
+            ReduceSplit::Pieces { bytes, .. } => context.block_reduce(operands, reducer, None, bytes),
+            ReduceSplit::Part(parts) => context.reduce_scatter(operands, reducer, parts),
+        }
+    }
+
+    fn in_place(self, tensors: Vec<Option<RankTensors>>) -> Stage<'a, 'p> {
+        let Self { context, operands, reducer, split } = self;
+        let BoardContext { me, world, settings, .. } = context;
+        let (piece_bytes, ahead) = (
+            settings.shared_piece_bytes,
+            std::env::var("TMP_AHEAD").map_or(settings.exchange_ahead, |v| v.parse().unwrap()),
+        );
+        let reduce = SharedReduce { operands, reducer, me, world, tensors, split, piece_bytes, ahead };
+        Stage::SharedReduce { reduce, context }
     }
 }
 

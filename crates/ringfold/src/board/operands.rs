@@ -57,6 +57,11 @@ impl PartBounds {
         self.bounds[rank.index() + 1] - self.bounds[rank.index()]
     }
 
+    /// Where a rank's part begins, relative to the whole.
+    pub(super) fn start(&self, rank: Rank) -> usize {
+        self.bounds[rank.index()]
+    }
+
     pub(super) fn longest(&self) -> usize {
         (0..Ranks::MAX).map(|rank| self.bounds[rank + 1] - self.bounds[rank]).max().unwrap_or(0)
     }
@@ -136,6 +141,24 @@ impl Operands<'_> {
 
     pub(super) fn is_in_place(&self) -> bool {
         matches!(self, Self::InPlace(_))
+    }
+
+    /// The input, if it is one buffer.
+    pub(super) fn one_input(&self) -> Option<&[u8]> {
+        match self {
+            Self::InPlace(bytes) => Some(bytes),
+            Self::OutOfPlace { input: Pieces::One(bytes) | Pieces::Many([bytes]), .. } => Some(bytes),
+            Self::OutOfPlace { .. } => None,
+        }
+    }
+
+    /// The output, if it is one buffer.
+    pub(super) fn one_output(&self) -> Option<&[u8]> {
+        match self {
+            Self::InPlace(bytes) => Some(bytes),
+            Self::OutOfPlace { output: PiecesMut::One(bytes) | PiecesMut::Many([bytes]), .. } => Some(bytes),
+            Self::OutOfPlace { .. } => None,
+        }
     }
 
     pub(super) fn output_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! All ranks in one thread under random schedules, then in threads.
 
 mod case;
+mod shared_reduce;
 mod threads;
 
 use super::collective_run::CollectiveRun;
@@ -24,8 +25,10 @@ fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
     }
     let peers = peers.as_deref();
     let mut buffers: Vec<RankBuffers> = (0..boards.len()).map(|rank| case.buffers(rank, rng)).collect();
-    let inputs: Vec<Vec<u8>> = buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
+    let inputs: Vec<Vec<u8>> = buffers.iter().map(|rank_buffers| rank_buffers.input.to_vec()).collect();
     let tuning = Tuning::default();
+    // Each rank has its own mappings.
+    let mapped: Vec<_> = boards.iter().map(|_| RefCell::<MappedBuffers>::default()).collect();
     {
         let mut lists: Vec<case::BufferLists> = buffers.iter_mut().map(RankBuffers::lists).collect();
         let mut runs: Vec<Option<CollectiveRun>> = boards
@@ -33,7 +36,8 @@ fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
             .zip(&mut lists)
             .enumerate()
             .map(|(rank, (board, lists))| {
-                Some(board.begin(&case.descriptor, &case.layouts[rank], &tuning, lists.operands(), peers))
+                let access = (peers, &mapped[rank]);
+                Some(board.begin(&case.descriptor, &case.layouts[rank], &tuning, lists.operands(), access))
             })
             .collect();
         let mut stuck = 0;
@@ -62,7 +66,7 @@ fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
             "wrong result on rank {rank}: {case:?}"
         );
         assert!(
-            rank_buffers.in_place || rank_buffers.input == inputs[rank],
+            rank_buffers.in_place || *rank_buffers.input == *inputs[rank],
             "rank {rank} changed its input: {case:?}"
         );
     }
@@ -109,8 +113,10 @@ fn different_collectives_are_detected() {
     let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);
     let other = Descriptor { count: 5, ..sum };
     let (mut four, mut five) = ([1; 4], [1; 5]);
-    let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four), None);
-    let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five), None);
+    let mapped = RefCell::default();
+    let access = (None, &mapped);
+    let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four), access);
+    let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five), access);
     assert_eq!(one.poll(&mut boards[0].member), Ok(Progress::Moved));
     assert_eq!(two.poll(&mut boards[1].member), Ok(Progress::Moved));
     assert_eq!(one.poll(&mut boards[0].member), Err(BoardError::Differs { rank: Rank(1) }));
@@ -124,14 +130,14 @@ fn invalid_sizes_of_a_rank_are_detected() {
         let all_to_all =
             Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::AllToAll);
         let layout = Layout::Pairs { send: [1; 3].into(), receive: [1; 3].into() };
-        let mut outputs = [[0; 3]; 3];
+        let (mapped, mut outputs) = (RefCell::default(), [[0; 3]; 3]);
         let mut runs: Vec<_> = boards
             .iter_mut()
             .zip(&mut outputs)
             .map(|(board, output)| {
                 let operands =
                     Operands::OutOfPlace { input: Pieces::One(&[7; 3]), output: PiecesMut::One(output) };
-                board.begin(&all_to_all, &layout, &Tuning::default(), operands, None)
+                board.begin(&all_to_all, &layout, &Tuning::default(), operands, (None, &mapped))
             })
             .collect();
         // Rank 1 claims an invalid size for rank 2.
@@ -163,8 +169,10 @@ fn different_sizes_of_a_pair_are_detected() {
         |output| Operands::OutOfPlace { input: Pieces::One(&input[..3]), output: PiecesMut::One(output) };
     // Rank 1 expects 4 bytes, and rank 0 sends 2.
     let layouts = [pairs([1, 2], [1, 2]), pairs([2, 1], [4, 1])];
-    let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]), None);
-    let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]), None);
+    let mapped = RefCell::default();
+    let access = (None, &mapped);
+    let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]), access);
+    let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]), access);
     for _ in 0..2 {
         let _ = one.poll(&mut boards[0].member).unwrap();
     }

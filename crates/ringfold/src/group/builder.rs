@@ -394,6 +394,7 @@ impl GroupBuilder {
             driver.flip_result_of(n);
         }
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
+        let board = arena.and_then(|arena| self.board(arena, me));
         let core = Arc::new(Core {
             context,
             name: self.name.clone(),
@@ -406,7 +407,8 @@ impl GroupBuilder {
             restores: self.restores,
             spare: Mutex::default(),
             spare_bytes_max: settings.number(&table::SPARE_BACKUP_BYTES).unwrap_or(limits::SPARE_BYTES_MAX),
-            board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
+            shared_collectives: board.as_ref().map(Board::shared_collectives).unwrap_or_default(),
+            board: board.map(Mutex::new),
             direct_copy: OnceLock::new(),
             queue: CollectiveQueue::default(),
             journal,

@@ -21,7 +21,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub(super) board: Option<Mutex<Board>>,
     /// Whether large copies are direct; else why not. Not set before the ranks have agreed.
     pub(super) direct_copy: OnceLock<Result<(), String>>,
+    /// Counts the collectives that have read shared buffers in place.
+    pub(super) shared_collectives: Arc<AtomicU64>,
     pub(super) queue: CollectiveQueue,
     pub(super) journal: Arc<Source>,
     /// Bytes of the spare memory that are kept.

@@ -2,7 +2,7 @@
 
 use super::rank_process::{LONG, now_ns};
 use crate::blocked::this_thread;
-use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, Memory, ReduceOp, Tuning};
+use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, Memory, ReduceOp, SharedBuffer, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -73,6 +73,8 @@ fn execute(group: &mut Option<Group>, command: &str, words: &[&str]) -> Reply {
             let exchange = Exchange::new(group, number(0));
             endless(command, || exchange.run(group))
         }
+        "reduce-shared" => return reduce_shared(group, number(0)).map_err(text),
+        "endless-shared-reduces" => return Ok(endless_shared_reduces(group, command, number(0))),
         "endless-sends" => {
             let data = vec![group.rank() as u32; number(1)];
             endless(command, || group.send(&data, number(0)))
@@ -104,6 +106,36 @@ fn reduce(group: &Group, count: usize) -> Result<(), Error> {
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     assert!(data.iter().all(|sum| *sum == world * (world - 1) / 2), "wrong sum");
     Ok(())
+}
+
+/// Reduces shared buffers in place and out of place. Returns how many calls have read those of the others in place.
+fn reduce_shared(group: &Group, count: usize) -> Result<String, Error> {
+    let (me, world) = (group.rank() as u32, group.world() as u32);
+    let [mut input, mut output] =
+        [(); 2].map(|()| SharedBuffer::zeroed(count * size_of::<u32>()).expect("a shared buffer"));
+    let sum = world * (world - 1) / 2;
+    input.elements_mut().fill(me);
+    group.all_reduce_into(input.elements::<u32>(), output.elements_mut(), ReduceOp::Sum)?;
+    assert!(output.elements::<u32>().iter().all(|value| *value == sum), "wrong sum");
+    assert!(input.elements::<u32>().iter().all(|value| *value == me), "the input has changed");
+    group.all_reduce(input.elements_mut::<u32>(), ReduceOp::Sum)?;
+    assert!(input.elements::<u32>().iter().all(|value| *value == sum), "wrong sum in place");
+    Ok(group.shared_collectives().to_string())
+}
+
+/// Reduces a shared buffer until that fails. Returns whether anybody changes it afterwards, and the error.
+fn endless_shared_reduces(group: &Group, command: &str, count: usize) -> String {
+    let mut buffer = SharedBuffer::zeroed(count * size_of::<u32>()).expect("a shared buffer");
+    let error = endless(command, || {
+        buffer.elements_mut().fill(group.rank() as u32);
+        group.all_reduce(buffer.elements_mut::<u32>(), ReduceOp::Sum)
+    });
+    // The call has returned, so the memory belongs to its owner.
+    buffer.as_mut_slice().fill(0xab);
+    std::thread::sleep(Duration::from_millis(100));
+    let is_kept = buffer.as_slice().iter().all(|byte| *byte == 0xab);
+    let in_place = group.shared_collectives() > 0;
+    format!("in_place={in_place} kept={is_kept} {}", text(error.expect_err("it has failed")))
 }
 
 /// Pieces of unequal sizes that a rank sends to all ranks, and what it receives.

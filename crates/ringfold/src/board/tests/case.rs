@@ -1,6 +1,8 @@
 //! Random collectives, and a reference implementation.
 
 use super::super::{Operands, Pieces, PiecesMut};
+use core::ops::{Deref, DerefMut};
+use ringfold_fabric::shared_buffer::SharedBuffer;
 use ringfold_plan::layout::Layout;
 use ringfold_plan::parts::Parts;
 use ringfold_proto::descriptor::{Collective, Descriptor};
@@ -26,6 +28,8 @@ pub(super) struct Case {
     /// Elements per pair of ranks; for other collectives, the size of each part.
     pairs: Vec<Vec<usize>>,
     lists: bool,
+    /// Whether most operands lie in shared buffers.
+    shares: bool,
 }
 
 const COLLECTIVES: usize = 9;
@@ -127,7 +131,9 @@ impl Case {
             Collective::AllGather | Collective::ReduceScatter => rng.below(3) == 0,
             _ => false,
         };
-        Self { descriptor, layouts, in_place, pairs, lists: rng.below(2) == 0 }
+        let shares =
+            matches!(collective, Collective::AllReduce | Collective::ReduceScatter) && rng.below(2) == 0;
+        Self { descriptor, layouts, in_place, pairs, lists: rng.below(2) == 0, shares }
     }
 
     fn element(&self) -> usize {
@@ -190,9 +196,14 @@ impl Case {
                 input_bytes = Vec::new();
             }
         }
+        // Often, but not always, all operands of all ranks are shared.
+        let mut place = |bytes| {
+            let at = 16 * rng.below(5);
+            RankMemory::new(bytes, (!cfg!(miri) && self.shares && rng.below(60) > 0).then_some(at))
+        };
         RankBuffers {
-            input: input_bytes,
-            output: output_bytes,
+            input: place(input_bytes),
+            output: place(output_bytes),
             in_place: self.in_place,
             cuts: (input, output),
             lists: self.lists,
@@ -264,10 +275,46 @@ fn each<const N: usize>(sum: &mut [u8], operand: &[u8], f: impl Fn([u8; N], [u8;
     }
 }
 
+/// Memory of a rank.
+pub(super) enum RankMemory {
+    Own(Vec<u8>),
+    /// The bytes behind the first few of a shared buffer.
+    Shared(SharedBuffer, usize),
+}
+
+impl RankMemory {
+    pub(super) fn new(bytes: Vec<u8>, shared_at: Option<usize>) -> Self {
+        let Some(at) = shared_at else { return Self::Own(bytes) };
+        let mut buffer = SharedBuffer::zeroed(at + bytes.len()).unwrap();
+        buffer.as_mut_slice()[at..].copy_from_slice(&bytes);
+        Self::Shared(buffer, at)
+    }
+}
+
+impl Deref for RankMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(buffer, at) => &buffer.as_slice()[*at..],
+        }
+    }
+}
+
+impl DerefMut for RankMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(buffer, at) => &mut buffer.as_mut_slice()[*at..],
+        }
+    }
+}
+
 /// The buffers of one rank.
 pub(super) struct RankBuffers {
-    pub(super) input: Vec<u8>,
-    output: Vec<u8>,
+    pub(super) input: RankMemory,
+    output: RankMemory,
     pub(super) in_place: bool,
     cuts: (Vec<usize>, Vec<usize>),
     lists: bool,
@@ -287,7 +334,7 @@ impl RankBuffers {
     /// Whether the result is right.
     pub(super) fn is_right(&self, expected: &[u8]) -> bool {
         // The root of a broadcast may have no output.
-        let has_no_room = self.output.is_empty() && self.input == expected;
+        let has_no_room = self.output.is_empty() && *self.input == *expected;
         has_no_room || expected == self.own.clone().map_or(&self.output[..], |own| &self.output[own])
     }
 

@@ -17,7 +17,7 @@ fn ranks_in_threads_compute_the_right_results() {
             let case = Case::draw(world, 4096, turn, &mut rng);
             let mut buffers: Vec<RankBuffers> = (0..world).map(|rank| case.buffers(rank, &mut rng)).collect();
             let inputs: Vec<Vec<u8>> =
-                buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
+                buffers.iter().map(|rank_buffers| rank_buffers.input.to_vec()).collect();
             std::thread::scope(|scope| {
                 for ((board, rank_buffers), layout) in boards.iter_mut().zip(&mut buffers).zip(&case.layouts)
                 {
@@ -91,10 +91,10 @@ fn a_rank_that_aborts_before_others_have_copied_fails_their_copies() {
     let operands =
         |output| Operands::OutOfPlace { input: Pieces::One(&input), output: PiecesMut::One(output) };
     let tuning = Tuning::default();
-    let mut one =
-        boards[0].begin(&all_to_all, &Layout::Even, &tuning, operands(&mut first[..]), Some(&peers));
-    let mut two =
-        boards[1].begin(&all_to_all, &Layout::Even, &tuning, operands(&mut second[..]), Some(&peers));
+    let mapped = RefCell::default();
+    let access = (Some(&peers[..]), &mapped);
+    let mut one = boards[0].begin(&all_to_all, &Layout::Even, &tuning, operands(&mut first[..]), access);
+    let mut two = boards[1].begin(&all_to_all, &Layout::Even, &tuning, operands(&mut second[..]), access);
     assert_eq!(one.poll(&mut boards[0].member), Ok(Progress::Moved));
     assert_eq!(two.poll(&mut boards[1].member), Ok(Progress::Moved));
     let why = "stopped".to_owned();
