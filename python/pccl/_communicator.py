@@ -259,7 +259,16 @@ class Communicator:
         so that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible, resume
+            send,
+            recv,
+            op,
+            tag,
+            operand_descriptor,
+            quantization_options,
+            weight,
+            deadline,
+            reproducible,
+            resume,
         )
         return ReduceInfo(*self._native.all_reduce(request))
 
@@ -283,7 +292,16 @@ class Communicator:
         do not use them before ``wait()`` has returned.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible, resume
+            send,
+            recv,
+            op,
+            tag,
+            operand_descriptor,
+            quantization_options,
+            weight,
+            deadline,
+            reproducible,
+            resume,
         )
         return AsyncReduceHandle(self._native.all_reduce_async(request))
 
