@@ -83,7 +83,7 @@ fn a_resumed_reduce_sends_less_than_a_repeated_one_when_a_rank_is_killed() {
     let profile = std::env::temp_dir().join(format!("ringfold-lab-test-{}.json", std::process::id()));
     std::fs::write(&profile, SLOW).unwrap();
     let arguments =
-        ["bench", "--sizes", "4MiB", "--world", "4", "--kill-at", "80%", "--runs", "1", "--warmup", "1"];
+        ["bench", "--sizes", "4MiB", "--world", "4", "--kill-at", "60%", "--runs", "1", "--warmup", "1"];
     let network = ["--json", "-", "--lab", profile.to_str().unwrap()];
     let ran = output(RINGFOLD, &[&arguments[..], &network].concat());
     std::fs::remove_file(&profile).unwrap();
@@ -95,9 +95,9 @@ fn a_resumed_reduce_sends_less_than_a_repeated_one_when_a_rank_is_killed() {
         runs.iter().find(|run| run["resume"] == resume).unwrap_or_else(|| panic!("no such run: {text}"))
     });
     assert_eq!((resumed["calls"].as_u64(), repeated["calls"].as_u64()), (Some(1), Some(2)), "{text}");
-    // Of 4 MiB: 5/6 of the tensor and what was missing of the contributions, and 4/3 of it.
+    // 5/6 of the tensor and what was missing of the contributions, and 4/3 of it.
     let [resumed, repeated] = [resumed, repeated].map(|run| run["sent_bytes"].as_u64().unwrap());
-    assert!(resumed >= (5 << 22) / 6 && resumed < (7 << 22) / 6, "{text}");
+    assert!((5 << 22) / 6 <= resumed && resumed < repeated, "{text}");
     assert!(repeated >= (4 << 22) / 3, "{text}");
 }
 

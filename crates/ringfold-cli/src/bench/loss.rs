@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// How long a step of a run may take.
 const STEP_TIMEOUT: Duration = Duration::from_secs(900);
+/// How often a run may be repeated whose reduce was complete before the kill.
+const REPEATS_MAX: u32 = 4;
 /// With more ranks the sums of f32 would not be exact.
 const WORLD_MAX: usize = 12;
 
@@ -99,8 +101,21 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// Starts the processes, and loses one of them.
+    /// Loses a rank in the middle of a reduce.
     fn run(&self, number: u32, resume: bool, warmup: u64) -> Result<LossRun> {
+        for _ in 0..=REPEATS_MAX {
+            if let Some(run) = self.try_run(number, resume, warmup)? {
+                return Ok(run);
+            }
+        }
+        bail!(
+            "{} reduces in a row were complete before the kill: the times vary too much, or the size is too small",
+            REPEATS_MAX + 1
+        )
+    }
+
+    /// Starts the processes, and loses one of them. None if the reduce was complete before.
+    fn try_run(&self, number: u32, resume: bool, warmup: u64) -> Result<Option<LossRun>> {
         let lab = BenchLab::start(self.options, self.world)?;
         let master = LabMaster::start(lab.first(), self.invocation, &[])?;
         let mut ranks = self.start_ranks(&lab, &master)?;
@@ -109,9 +124,10 @@ impl Measurement<'_> {
         }
         let plain = ranks.reduce(Order { resume: false }, self.interrupt)?;
         let full = ranks.reduce(Order { resume: true }, self.interrupt)?;
-        let lost = ranks.lose_one(Order { resume }, self.kill_at.0 * full.seconds, self.interrupt)?;
+        let after_s = self.kill_at.0 * full.seconds;
+        let Some(lost) = ranks.lose_one(Order { resume }, after_s, self.interrupt)? else { return Ok(None) };
         let survivors = ranks.reduce(Order { resume: false }, self.interrupt)?;
-        Ok(LossRun {
+        Ok(Some(LossRun {
             run: number,
             resume,
             plain_s: plain.seconds,
@@ -121,7 +137,7 @@ impl Measurement<'_> {
             rest_s: lost.step.seconds - lost.kill_s,
             calls: lost.step.calls,
             sent_bytes: lost.step.sent_bytes,
-        })
+        }))
     }
 
     fn start_ranks(&self, lab: &BenchLab, master: &LabMaster) -> Result<Ranks> {
@@ -168,11 +184,15 @@ struct LostStep {
 impl Ranks {
     fn reduce(&mut self, order: Order, interrupt: &Interrupt) -> Result<Step> {
         self.begin(order, interrupt)?;
-        Step::of(&self.finish(interrupt)?)
+        let results = self.finish(interrupt)?;
+        if let Some(result) = results.iter().find(|result| result.world != results.len()) {
+            bail!("a result has {} of {} ranks", result.world, results.len());
+        }
+        Step::of(&results)
     }
 
-    /// Begins a reduce, kills the last rank after some time, and waits for the others.
-    fn lose_one(&mut self, order: Order, after_s: f64, interrupt: &Interrupt) -> Result<LostStep> {
+    /// Begins a reduce, kills the last rank after some time, and waits for the others. None if the killed one is in the result.
+    fn lose_one(&mut self, order: Order, after_s: f64, interrupt: &Interrupt) -> Result<Option<LostStep>> {
         let begun = Instant::now();
         let began_ns = self.begin(order, interrupt)?;
         let due = began_ns + (after_s * 1e9) as u64;
@@ -190,8 +210,15 @@ impl Ranks {
         self.inputs.pop();
         self.outputs.pop();
         let results = self.finish(interrupt)?;
+        let worlds: Vec<_> = results.iter().map(|result| result.world).collect();
+        if worlds.iter().all(|world| *world == results.len() + 1) {
+            return Ok(None);
+        }
+        if worlds.iter().any(|world| *world != results.len()) {
+            bail!("the results of {} survivors have {worlds:?} ranks", results.len());
+        }
         let first = results.iter().map(|result| result.begun_ns).min().unwrap_or(killed_ns);
-        Ok(LostStep { step: Step::of(&results)?, kill_s: killed_ns.saturating_sub(first) as f64 / 1e9 })
+        Ok(Some(LostStep { step: Step::of(&results)?, kill_s: killed_ns.saturating_sub(first) as f64 / 1e9 }))
     }
 
     /// All ranks fill their buffers, and then call. Returns the time of the call.
@@ -224,13 +251,7 @@ impl Ranks {
         let mut results = Vec::new();
         for output in &self.outputs {
             match next(output, interrupt, STEP_TIMEOUT)? {
-                RankLine::Reduced(result) if result.world == self.outputs.len() => results.push(result),
-                RankLine::Reduced(result) if result.world > self.outputs.len() => {
-                    bail!("the reduce was complete before the kill: measure a larger size or an earlier time")
-                }
-                RankLine::Reduced(result) => {
-                    bail!("a result has {} of {} ranks", result.world, self.outputs.len())
-                }
+                RankLine::Reduced(result) => results.push(result),
                 RankLine::Ready => bail!("a rank has no result"),
             }
         }
