@@ -429,6 +429,14 @@ PCCL_EXPORT pcclResult_t pcclSetErrorFeedback(pcclComm_t *communicator, bool ena
  */
 PCCL_EXPORT pcclResult_t pcclSetReproducible(pcclComm_t *communicator, bool enabled);
 
+/*
+ * (Ringfold) Sets whether later all-reduces that are not quantised continue when a peer is lost: the others send again only what is
+ * missing, and the call succeeds with local_world_size, the number of peers in the result. It fails as without this if a new peer
+ * is admitted at the same time, or not all pairs of peers are linked. Takes memory of about the size of the tensor; pays for large
+ * tensors on slow links. Must be the same on all peers. Off by default, unless RINGFOLD_RESUME is set, which this does not turn off.
+ */
+PCCL_EXPORT pcclResult_t pcclSetResume(pcclComm_t *communicator, bool enabled);
+
 /* ------------------------------------------------------------------------------------------------------ */
 /* All-reduce.                                                                                             */
 /* ------------------------------------------------------------------------------------------------------ */

@@ -45,7 +45,8 @@ class Communicator:
     and from other hosts, such as ``"50mbit"`` or ``"10MiB/s"`` (default: ``RINGFOLD_MAX_UPLOAD`` and
     ``RINGFOLD_MAX_DOWNLOAD`` for the whole process, or no cap). With ``volunteer_relay`` the traffic of peers that cannot reach
     each other goes through this one (default: ``RINGFOLD_VOLUNTEER_RELAY``, or not). With ``reproducible`` all all-reduces are
-    (default: ``RINGFOLD_REPRODUCIBLE``, or not). ``integrity`` is what all-reduces check: ``"payloads"``, ``"results"``, ``"all"``
+    (default: ``RINGFOLD_REPRODUCIBLE``, or not). With ``resume`` all-reduces that are not quantised continue when a peer is lost
+    (default: ``RINGFOLD_RESUME``, or not); the same on all peers. ``integrity`` is what all-reduces check: ``"payloads"``, ``"results"``, ``"all"``
     or ``"none"`` (default: ``RINGFOLD_INTEGRITY``, or ``"none"``); the same on all peers.
 
     ``replica`` are the id and the number of ranks of the replica that this peer is a rank of (default: none). The ranks of a
@@ -94,6 +95,7 @@ class Communicator:
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
         reproducible: bool | None = None,
+        resume: bool | None = None,
         integrity: str | None = None,
         replica: tuple[int, int] | None = None,
         settings: Mapping[str, SettingValue] | None = None,
@@ -118,7 +120,7 @@ class Communicator:
             volunteer_relay,
             None if tls is None else list(tls),
             replica,
-            setting_pairs(settings, reproducible=reproducible, integrity=integrity),
+            setting_pairs(settings, reproducible=reproducible, resume=resume, integrity=integrity),
         )
         _living.add(self)
 
@@ -239,6 +241,7 @@ class Communicator:
         weight: float | None = None,
         deadline: float | None = None,
         reproducible: bool = False,
+        resume: bool = False,
     ) -> ReduceInfo:
         """Reduces ``send`` of all peers of the group into ``recv`` of each. All peers get the same bits.
 
@@ -247,13 +250,25 @@ class Communicator:
 
         ``weight`` is this peer's weight in an average of floats, such as its number of samples; then all peers must give
         one. ``deadline`` is the timeout of the operation for all peers, in seconds. With ``reproducible``, the result has the same bits
-        whatever the plan, the transport and the number of peers per host; not with quantisation.
+        whatever the plan, the transport and the number of peers per host; not with quantisation. With ``resume``, on all peers, the
+        call continues when a peer is lost: the others send again only what is missing, and ``ReduceInfo.local_world_size`` is the
+        number of peers in the result. It takes memory of about the size of the tensor, and pays for large tensors on slow
+        links; not with quantisation, and without effect for CUDA tensors.
 
-        If a peer is lost, the call fails on all peers with ``RANK_CONNECTION_LOST``. An in-place tensor is restored, so
-        that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
+        Otherwise, if a peer is lost, the call fails on all peers with ``RANK_CONNECTION_LOST``. An in-place tensor is restored,
+        so that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible
+            send,
+            recv,
+            op,
+            tag,
+            operand_descriptor,
+            quantization_options,
+            weight,
+            deadline,
+            reproducible,
+            resume,
         )
         return ReduceInfo(*self._native.all_reduce(request))
 
@@ -269,6 +284,7 @@ class Communicator:
         weight: float | None = None,
         deadline: float | None = None,
         reproducible: bool = False,
+        resume: bool = False,
     ) -> AsyncReduceHandle:
         """As :meth:`all_reduce`, but returns at once.
 
@@ -276,7 +292,16 @@ class Communicator:
         do not use them before ``wait()`` has returned.
         """
         request = make_request(
-            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline, reproducible
+            send,
+            recv,
+            op,
+            tag,
+            operand_descriptor,
+            quantization_options,
+            weight,
+            deadline,
+            reproducible,
+            resume,
         )
         return AsyncReduceHandle(self._native.all_reduce_async(request))
 

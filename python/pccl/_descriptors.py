@@ -121,6 +121,7 @@ class AllReduceRequest(NamedTuple):
     deadline: float | None
     error_feedback: bool
     reproducible: bool
+    resume: bool
 
 
 def make_request(
@@ -133,6 +134,7 @@ def make_request(
     weight: float | None = None,
     deadline: float | None = None,
     reproducible: bool = False,
+    resume: bool = False,
 ) -> AllReduceRequest:
     """Checks the arguments and converts enums to the values of ``pccl.h``."""
     algorithm, quantized, dtype, error_feedback = 0, 0, None, False
@@ -149,6 +151,7 @@ def make_request(
         raise ValueError(f"invalid tag {tag!r}: must be an integer from 0 to 2**64 - 1")
     number = require(op, ReduceOp, "op").value
     require(reproducible, bool, "reproducible")
+    require(resume, bool, "resume")
     return AllReduceRequest(
         send,
         recv,
@@ -162,4 +165,5 @@ def make_request(
         deadline,
         error_feedback,
         reproducible,
+        resume,
     )

@@ -20,6 +20,7 @@ pub struct CommunicatorHandle {
     /// Whether quantized sums and averages carry over their error, for bindings without an option for it.
     error_feedback: AtomicBool,
     reproducible: AtomicBool,
+    resume: AtomicBool,
 }
 
 impl CommunicatorHandle {
@@ -31,6 +32,7 @@ impl CommunicatorHandle {
             lost,
             error_feedback: AtomicBool::new(false),
             reproducible: AtomicBool::new(false),
+            resume: AtomicBool::new(false),
         }
     }
 
@@ -110,10 +112,17 @@ impl CommunicatorHandle {
         self.reproducible.store(enabled, Ordering::Relaxed);
     }
 
+    /// Sets whether all-reduces that are not quantised are resumed when a peer is lost.
+    pub fn set_resume(&self, enabled: bool) {
+        self.resume.store(enabled, Ordering::Relaxed);
+    }
+
     /// The options of an all-reduce with these settings.
     pub fn with_settings(&self, options: AllReduce) -> AllReduce {
         let is_wanted = self.error_feedback.load(Ordering::Relaxed) && options.supports_error_feedback();
         let options = if is_wanted { options.error_feedback() } else { options };
+        let options =
+            if self.resume.load(Ordering::Relaxed) { options.resume_if_possible() } else { options };
         if self.reproducible.load(Ordering::Relaxed) { options.reproducible() } else { options }
     }
 

@@ -217,6 +217,15 @@ pub extern "C" fn pcclSetErrorFeedback(communicator: *mut Comm, enabled: u8) -> 
     })
 }
 
+/// Sets whether all-reduces that are not quantised are resumed when a peer is lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcclSetResume(communicator: *mut Comm, enabled: u8) -> ResultCode {
+    guarded(|| {
+        find(communicator)?.set_resume(enabled != 0);
+        Ok(())
+    })
+}
+
 /// Sets whether all-reduces are reproducible.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclSetReproducible(communicator: *mut Comm, enabled: u8) -> ResultCode {

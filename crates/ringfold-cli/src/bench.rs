@@ -11,6 +11,7 @@ mod fixed;
 mod floor;
 mod interrupt;
 mod lab;
+mod loss;
 mod machine;
 mod measure;
 mod measured_group;
@@ -37,6 +38,7 @@ mod variant;
 
 pub use arguments::Bench;
 pub use cuda_ranks::CudaArguments;
+pub use loss::LossRankArguments;
 pub use measured_group::RankArguments;
 pub use state::StateRankArguments;
 
@@ -83,6 +85,9 @@ impl Bench {
         }
         if let Some(bytes) = self.state {
             return state::run(self, bytes, invocation, interrupt).map(|()| true);
+        }
+        if let Some(kill_at) = self.kill_at {
+            return loss::run(self, kill_at, invocation, interrupt).map(|()| true);
         }
         let options = BenchOptions {
             runs: effort.runs,

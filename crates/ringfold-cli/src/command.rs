@@ -1,7 +1,7 @@
 //! The commands as functions from arguments to an exit code. They never end the process, which may be a Python
 //! interpreter.
 
-use crate::bench::{Bench, CudaArguments, RankArguments, StateRankArguments};
+use crate::bench::{Bench, CudaArguments, LossRankArguments, RankArguments, StateRankArguments};
 use crate::config::ConfigArguments;
 use crate::demo::{Demo, PeerArguments};
 use crate::doctor::DoctorArguments;
@@ -75,6 +75,9 @@ enum RingfoldCommand {
     /// One rank of a measured fetch of shared state
     #[command(hide = true)]
     BenchStateRank(StateRankArguments),
+    /// One rank of a measurement in which a rank is killed
+    #[command(hide = true)]
+    BenchLossRank(LossRankArguments),
 }
 
 /// The master of an elastic run. It accepts peers and coordinates them.
@@ -122,6 +125,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::BenchRank(rank) => rank.run(),
             RingfoldCommand::BenchCuda(ranks) => ranks.run(),
             RingfoldCommand::BenchStateRank(rank) => rank.run(),
+            RingfoldCommand::BenchLossRank(rank) => rank.run(),
             RingfoldCommand::Lab(lab) => lab.run(invocation),
         }
     })

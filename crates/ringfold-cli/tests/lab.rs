@@ -71,3 +71,40 @@ fn a_run_on_emulated_hosts_is_measured_and_compared_with_the_floor() {
     // Two delays of 2.5 ms, and 64 KiB at 1 Gbit/s.
     assert!((5_500.0..5_600.0).contains(&floor) && median > floor, "{median} us, floor {floor} us");
 }
+
+/// A network that takes long enough for 4 MiB that a rank can be killed in the middle.
+const SLOW: &str = r#"{"path": {"rate_mbit": 40, "rtt_ms": 10, "queue_ms": 50}}"#;
+
+#[test]
+fn a_resumed_reduce_sends_less_than_a_repeated_one_when_a_rank_is_killed() {
+    if !can_run("a_resumed_reduce_sends_less_than_a_repeated_one_when_a_rank_is_killed") {
+        return;
+    }
+    let profile = std::env::temp_dir().join(format!("ringfold-lab-test-{}.json", std::process::id()));
+    std::fs::write(&profile, SLOW).unwrap();
+    let arguments =
+        ["bench", "--sizes", "4MiB", "--world", "4", "--kill-at", "60%", "--runs", "1", "--warmup", "1"];
+    let network = ["--json", "-", "--lab", profile.to_str().unwrap()];
+    let ran = output(RINGFOLD, &[&arguments[..], &network].concat());
+    std::fs::remove_file(&profile).unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{text}\n{}", String::from_utf8_lossy(&ran.stderr));
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let runs = json["points"][0]["runs"].as_array().unwrap();
+    let [resumed, repeated] = [true, false].map(|resume| {
+        runs.iter().find(|run| run["resume"] == resume).unwrap_or_else(|| panic!("no such run: {text}"))
+    });
+    assert_eq!((resumed["calls"].as_u64(), repeated["calls"].as_u64()), (Some(1), Some(2)), "{text}");
+    // 5/6 of the tensor and what was missing of the contributions, and 4/3 of it.
+    let [resumed, repeated] = [resumed, repeated].map(|run| run["sent_bytes"].as_u64().unwrap());
+    assert!((5 << 22) / 6 <= resumed && resumed < repeated, "{text}");
+    assert!(repeated >= (4 << 22) / 3, "{text}");
+}
+
+#[test]
+fn a_time_of_the_kill_that_is_no_share_is_refused() {
+    for wrong in [&["--kill-at", "80"][..], &["--kill-at", "100%"], &["--kill-at", "80%", "--dtype", "f64"]] {
+        let arguments = ["bench", "--lab", "ocean", "--world", "4", "--sizes", "1MiB"];
+        assert_eq!(output(RINGFOLD, &[&arguments[..], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -43,6 +43,7 @@ struct AllReduceRequest<'py> {
     deadline: Option<f64>,
     error_feedback: bool,
     reproducible: bool,
+    resume: bool,
 }
 
 /// Bytes sent and received, and the same within this host.
@@ -319,6 +320,9 @@ impl AllReduceRequest<'_> {
         }
         if self.reproducible {
             options = options.reproducible();
+        }
+        if self.resume {
+            options = options.resume();
         }
         if let Some(weight) = self.weight {
             options = options.weight(weight);

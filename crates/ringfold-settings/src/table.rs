@@ -186,6 +186,8 @@ table! {
     DIRECT_COPY "direct_copy" for GROUP: Kind::Bool, "true";
     /// Sums have the same bits whatever the plan, the transport, the chunks and the number of ranks per host. Must be the same on all peers or ranks.
     REPRODUCIBLE "reproducible" for LINKED: Kind::Bool, "false";
+    /// All-reduces that are not quantised continue when a peer is lost, with what the others have exchanged. For large tensors on slow links. Must be the same on all peers.
+    RESUME "resume" for PEER: Kind::Bool, "false";
     /// What is checked: checksums of payloads, digests of the results of all-reduces, or both. Must be the same on all peers or ranks. A group with it uses no shared-memory board and no kernels of CUDA devices.
     INTEGRITY "integrity" for LINKED: Kind::Choice(&["none", "payloads", "results", "all"]), "none";
     /// This peer relays the traffic of peers that cannot reach each other.

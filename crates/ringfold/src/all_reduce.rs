@@ -115,9 +115,17 @@ impl AllReduce {
     /// only what is missing, and the results; [`ReduceInfo::world`] says how many peers are in the result. The call still
     /// fails if a new peer is admitted at the same time, if not all pairs of peers are linked, or for any other reason than the
     /// loss of a peer. It needs scratch memory of about the size of the buffer, and pays for large buffers on slow links.
-    /// A quantised all-reduce cannot be resumed.
+    /// A quantised all-reduce cannot be resumed, and one of device memory is not. [`CommunicatorBuilder::resume`] does it for all
+    /// operations that are not quantised.
+    ///
+    /// [`CommunicatorBuilder::resume`]: crate::CommunicatorBuilder::resume
     pub fn resume(self) -> Self {
         Self { resume: true, ..self }
+    }
+
+    /// [Resumes](AllReduce::resume) the operation unless it is quantised.
+    pub fn resume_if_possible(self) -> Self {
+        Self { resume: self.resume || self.quantization.is_none(), ..self }
     }
 
     pub(crate) fn descriptor(&self, dtype: DType, count: u64) -> Result<Descriptor, Error> {

@@ -204,6 +204,7 @@ impl Communicator {
         let Reduction { dtype, buffers, options } = reduction;
         let reproducible = options.reproducible || self.config.reproducible;
         let options = AllReduce { reproducible, ..options };
+        let options = if self.config.resume { options.resume_if_possible() } else { options };
         let feedback = options.error_feedback;
         let integrity = self.config.integrity;
         let descriptor = Descriptor { integrity, ..options.descriptor(dtype, buffers.check(dtype)?)? };

@@ -95,7 +95,7 @@ class Run:
             entered on the main thread.
         max_in_flight: how many tensors of one call are reduced concurrently.
         peer_group, name, token, tls, p2p_connection_pool_size, listen_ports, bind, advertise, site, connect_timeout, max_upload,
-            max_download, volunteer_relay, reproducible, integrity, settings: as in ``pccl.Communicator``.
+            max_download, volunteer_relay, reproducible, resume, integrity, settings: as in ``pccl.Communicator``.
 
     The logger ``"ringfold"`` reports waits and changes of the world at level INFO.
     """
@@ -127,6 +127,7 @@ class Run:
         max_download: str | None = None,
         volunteer_relay: bool | None = None,
         reproducible: bool | None = None,
+        resume: bool | None = None,
         integrity: str | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
@@ -151,6 +152,7 @@ class Run:
             max_download=max_download,
             volunteer_relay=volunteer_relay,
             reproducible=reproducible,
+            resume=resume,
             integrity=integrity,
             settings=settings,
         )

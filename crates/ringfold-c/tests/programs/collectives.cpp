@@ -88,6 +88,13 @@ static void error_feedback_and_traffic() {
         OK(pcclAllReduce(&value, &value, &plain, comm, nullptr));
         HOLDS(value == 1);
         OK(pcclSetReproducible(comm, false));
+        /* A quantised one is not resumed, and no error. */
+        OK(pcclSetResume(comm, true));
+        value = float(number);
+        OK(pcclAllReduce(&value, &value, &plain, comm, nullptr));
+        HOLDS(value == 1);
+        OK(pcclAllReduce(&value, &value, &quantised, comm, nullptr));
+        OK(pcclSetResume(comm, false));
         pcclTraffic_t traffic;
         OK(pcclGetTraffic(comm, &traffic));
         HOLDS(traffic.sent == 0 && traffic.local_sent > 0 && traffic.local_received > 0);

@@ -2,6 +2,7 @@
 
 use super::bench_op::{BenchOp, Placement};
 use super::lab::LabOptions;
+use super::loss::KillAt;
 use super::measure::Effort;
 use super::point::{Point, Sizes, parse_dtype, parse_op};
 use super::quantize::parse_quantization;
@@ -80,6 +81,12 @@ pub struct Bench {
         conflicts_with_all = ["sizes", "against", "integrity", "reproducible", "json", "markdown", "plot", "explain", "tuning",
         "hosts"])]
     pub(super) state: Option<ByteSize>,
+    /// Kill the last rank with -9 at this share of a full all-reduce, for example 80%, and measure when the others have the
+    /// result: with `resume` and without it. Nothing else is measured
+    #[arg(long, value_name = "SHARE", requires_all = ["lab", "sizes"],
+        conflicts_with_all = ["state", "collective", "dtype", "op", "place", "concurrent", "quantize", "no_check", "time_ms",
+        "against", "markdown", "plot", "explain", "tuning"])]
+    pub(super) kill_at: Option<KillAt>,
     /// Measure in place or out of place, for collectives that have both forms
     #[arg(long, default_value = "usual")]
     place: PlacementChoice,

@@ -54,6 +54,7 @@ pub struct CommunicatorBuilder {
     pub(super) shares_memory: Option<bool>,
     pub(super) volunteers: Option<bool>,
     pub(super) reproducible: Option<bool>,
+    pub(super) resume: Option<bool>,
     pub(super) integrity: Option<Integrity>,
     pub(super) flip_result_of: Option<u64>,
     pub(super) preflight: Option<bool>,
@@ -83,6 +84,7 @@ impl CommunicatorBuilder {
             shares_memory: None,
             volunteers: None,
             reproducible: None,
+            resume: None,
             integrity: None,
             flip_result_of: None,
             preflight: None,
@@ -219,6 +221,15 @@ impl CommunicatorBuilder {
     /// Default: the setting `reproducible`, or false.
     pub fn reproducible(mut self, reproducible: bool) -> Self {
         self.reproducible = Some(reproducible);
+        self
+    }
+
+    /// Whether all-reduces are [resumed](crate::AllReduce::resume) when a peer is lost, except quantised ones. Must be the same on all
+    /// peers.
+    ///
+    /// Default: the setting `resume`, or false.
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = Some(resume);
         self
     }
 
