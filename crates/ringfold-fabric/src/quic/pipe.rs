@@ -45,10 +45,8 @@ pub(super) const STRANGER_WINDOW: u32 = 64 * 1024;
 /// next one: what the other end may send before it has to wait.
 const CAPPED_WINDOW_TIME: Duration = Duration::from_millis(50);
 const CAPPED_WINDOW_MIN: u64 = 256 * 1024;
-/// How long packets may still arrive after the end of the TCP connection beside them, in addition to a round trip. Most have
-/// arrived by then: they were sent before it, on the same path, and a process that has ended repeats nothing. Until the link is
-/// lost, the master does not know that the peer is dead.
-const EXPIRY_GRACE: Duration = Duration::from_millis(100);
+/// How long packets may still arrive after the other end's process has ended, in addition to two round trips.
+const EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// The code of a regular end.
 const CLOSED: VarInt = VarInt::from_u32(0);
 
@@ -133,7 +131,7 @@ impl QuicState {
 
     /// The other end's process has ended, as its TCP connection shows. What is on its way may still arrive.
     pub(crate) fn expire(&self) {
-        let grace = self.round_trip() + EXPIRY_GRACE;
+        let grace = 2 * self.round_trip() + EXPIRY_GRACE;
         self.expires.lock().get_or_insert(Instant::now() + grace);
         self.kick();
     }
