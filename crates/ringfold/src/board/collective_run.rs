@@ -487,10 +487,7 @@ impl<'a, 'p> Shareable<'a, 'p> {
     fn in_place(self, tensors: Vec<Option<RankTensors>>) -> Stage<'a, 'p> {
         let Self { context, operands, reducer, split } = self;
         let BoardContext { me, world, settings, .. } = context;
-        let (piece_bytes, ahead) = (
-            settings.shared_piece_bytes,
-            std::env::var("TMP_AHEAD").map_or(settings.exchange_ahead, |v| v.parse().unwrap()),
-        );
+        let (piece_bytes, ahead) = (settings.shared_piece_bytes, settings.exchange_ahead);
         let reduce = SharedReduce { operands, reducer, me, world, tensors, split, piece_bytes, ahead };
         Stage::SharedReduce { reduce, context }
     }

@@ -47,8 +47,8 @@ impl Settings {
             // Contributions and results share the slots, and reducing a block needs both.
             block_ahead: (free - 2) / 2,
             direct_bytes_min: Self::DIRECT_BYTES_MIN,
-            shared_bytes_min: knob("TMP_MIN", Self::SHARED_BYTES_MIN),
-            shared_piece_bytes: knob("TMP_PIECE", Self::SHARED_PIECE_BYTES),
+            shared_bytes_min: Self::SHARED_BYTES_MIN,
+            shared_piece_bytes: Self::SHARED_PIECE_BYTES,
             one_shot_bytes_max: tuning.board_one_shot_bytes_max as usize,
         }
     }
@@ -80,8 +80,4 @@ impl Settings {
         let align = if most >= 64 { 64 } else { 16 };
         wanted.next_multiple_of(if piece <= 48 { 16 } else { align }).clamp(16, most)
     }
-}
-
-fn knob(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
