@@ -10,6 +10,7 @@ from ringfold._error import GroupError
 __all__ = ["__version__", "start_log", "command", "begin_interpreter_exit"]
 __all__ += ["Communicator", "Master", "Tensor", "Work"]
 __all__ += ["OPERATIONS", "BootstrapListener", "Group", "GroupWork", "finish_retired"]
+__all__ += ["SharedBuffer"]
 __all__ += ["DeviceCall", "DeviceGroup", "DeviceWindow", "Window", "WindowWork"]
 __all__ += ["CudaFunction", "CudaMemory", "CudaModule", "cuda_compile", "cuda_compiler", "cuda_headers"]
 __all__ += ["cuda_arch", "cuda_count", "cuda_current", "cuda_device_of", "cuda_multiprocessors"]
@@ -142,12 +143,15 @@ class BootstrapListener:
 
 @final
 class SharedBuffer:
-    def __init__(self, nbytes: int) -> None: ...
+    """Zeroed memory that other ranks of the host can map to read."""
+
+    def __new__(cls, nbytes: int) -> SharedBuffer: ...
     @property
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
 
+@final
 class Group:
     """A rank's membership in a group of fixed ranks.
 

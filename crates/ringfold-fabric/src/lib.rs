@@ -50,3 +50,4 @@ pub mod traffic;
 mod transport;
 pub mod waiter;
 mod watched;
+pub mod worker_pool;

@@ -184,6 +184,8 @@ table! {
     SHARED_MEMORY "shared_memory" for LINKED: Kind::Bool, "true";
     /// Ranks of a group on one host copy large data directly from each other's memory, if the kernel permits it for all of them.
     DIRECT_COPY "direct_copy" for GROUP: Kind::Bool, "true";
+    /// Threads that reduce large tensors in shared buffers, for each rank. More than one pays where a host has several cores per rank.
+    FOLD_THREADS "fold_threads" for GROUP: Kind::Count(1, 64), "1";
     /// Sums have the same bits whatever the plan, the transport, the chunks and the number of ranks per host. Must be the same on all peers or ranks.
     REPRODUCIBLE "reproducible" for LINKED: Kind::Bool, "false";
     /// All-reduces that are not quantised continue when a peer is lost, with what the others have exchanged. For large tensors on slow links. Must be the same on all peers.

@@ -35,6 +35,7 @@ use peer_memory::{Introductions, PeerMemory};
 use pipeline::Pipeline;
 use ringfold_fabric::arena::{Arena, ArenaMember, WaitTerms};
 use ringfold_fabric::waiter::CancelToken;
+use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
 use ringfold_proto::dtype::DType;
@@ -60,6 +61,8 @@ pub struct Board {
     peers: Option<Vec<PeerMemory>>,
     /// The shared buffers of the other ranks.
     mapped: RefCell<MappedBuffers>,
+    /// The threads that reduce shared buffers, if there are several.
+    workers: Option<WorkerPool>,
 }
 
 /// Why a collective failed. No rank can use the board afterwards.
@@ -102,7 +105,16 @@ impl Board {
         let arena = arena.into();
         let world = arena.geometry().world;
         let (member, mapped) = (arena.join(me)?, RefCell::default());
-        Some(Self { member, world, rounds: 0, collectives: 0, last: None, peers: None, mapped })
+        Some(Self {
+            member,
+            world,
+            rounds: 0,
+            collectives: 0,
+            last: None,
+            peers: None,
+            mapped,
+            workers: None,
+        })
     }
 
     /// Runs a collective, together with all other ranks. The terms are computed only if there is a wait.
@@ -184,6 +196,16 @@ impl Board {
         Ok(Ok(()))
     }
 
+    /// The threads that reduce shared buffers.
+    pub fn threads(&self) -> usize {
+        self.workers.as_ref().map_or(1, WorkerPool::parts)
+    }
+
+    /// Has shared buffers reduced by this thread and these workers. Ranks may differ in it.
+    pub fn set_workers(&mut self, workers: WorkerPool) {
+        self.workers = Some(workers);
+    }
+
     /// Sets what cancels waits that are [cancellable](Self::set_cancellable).
     pub fn set_cancel(&mut self, cancel: CancelToken) {
         self.member.set_cancel(cancel);
@@ -252,8 +274,14 @@ impl Board {
             self.rounds += 1;
             return Ok(());
         }
-        let context =
-            BoardContext { me, world, settings, peers: self.peers.as_deref(), mapped: &self.mapped };
+        let context = BoardContext {
+            me,
+            world,
+            settings,
+            peers: self.peers.as_deref(),
+            mapped: &self.mapped,
+            workers: self.workers.as_ref(),
+        };
         let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
         run.run(&mut self.member, terms)?;
         self.rounds = run.next_round;
@@ -275,7 +303,14 @@ impl Board {
         settings.shared_piece_bytes = 192;
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
-        let context = BoardContext { me: self.member.rank(), world: self.world, settings, peers, mapped };
+        let context = BoardContext {
+            me: self.member.rank(),
+            world: self.world,
+            settings,
+            peers,
+            mapped,
+            workers: None,
+        };
         CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint))
     }
 

@@ -178,6 +178,11 @@ impl Group {
         self.core().shared_collectives.load(Ordering::Relaxed)
     }
 
+    /// The threads with which this rank reduces [shared buffers](crate::SharedBuffer) in place: the setting `fold_threads`.
+    pub fn fold_threads(&self) -> usize {
+        self.core().board.as_ref().map_or(1, |board| board.lock().threads())
+    }
+
     /// Sets the timeout of later operations.
     pub fn set_timeout(&self, timeout: Duration) {
         *self.core().timeout.lock() = timeout;

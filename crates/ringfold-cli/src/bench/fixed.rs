@@ -1,6 +1,7 @@
 //! A measured rank of a group of fixed ranks.
 
 use super::bench_op::BenchOp;
+use super::machine::explain_cores;
 use super::measured_group::{MeasuredGroup, RankArguments};
 use super::pattern::PatternElement;
 use super::plan::{self, Route};
@@ -97,7 +98,11 @@ impl MeasuredGroup for Fixed {
                 format!("{plan}; no piece is read from the memory of the other rank: {why}")
             }
             (BenchOp::AllReduce | BenchOp::ReduceScatter, _) if shared => {
-                format!("{plan}; {}", self.explain_shared_buffers(point))
+                format!(
+                    "{plan}; {}; {}",
+                    self.explain_shared_buffers(point),
+                    explain_cores(self.world, self.group.fold_threads())
+                )
             }
             _ => plan,
         }

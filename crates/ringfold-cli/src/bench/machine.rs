@@ -41,6 +41,37 @@ impl fmt::Display for Machine {
     }
 }
 
+/// What the sockets and cores of this host mean for the reductions of so many ranks with so many threads each.
+pub(crate) fn explain_cores(ranks: usize, threads: usize) -> String {
+    let nodes = fs::read_dir("/sys/devices/system/node").map_or(0, |entries| {
+        let is_node = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
+        entries
+            .filter(|entry| entry.as_ref().is_ok_and(|e| e.file_name().to_str().is_some_and(is_node)))
+            .count()
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    advise_on_cores(nodes.max(1), cores, ranks, threads)
+}
+
+fn advise_on_cores(nodes: usize, cores: usize, ranks: usize, threads: usize) -> String {
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let spare = cores / ranks.max(1);
+    let mut text = format!(
+        "{} per rank reduce shared buffers; {} and {}, {} per rank",
+        plural(threads, "thread"),
+        plural(nodes, "NUMA node"),
+        plural(cores, "core"),
+        spare
+    );
+    if spare > threads {
+        text += &format!(": RINGFOLD_FOLD_THREADS={} would use them", spare.min(64));
+    }
+    if nodes > 1 {
+        text += "; bind the ranks to cores, so that each reads the memory of the other node once and keeps its own on its node";
+    }
+    text
+}
+
 /// The value behind a name and a colon.
 fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text.lines().find(|line| line.starts_with(name))?;
@@ -50,6 +81,16 @@ fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cores_and_nodes_are_explained() {
+        let small = advise_on_cores(1, 2, 2, 1);
+        assert_eq!(small, "1 thread per rank reduce shared buffers; 1 NUMA node and 2 cores, 1 per rank");
+        let large = advise_on_cores(2, 64, 8, 1);
+        assert!(large.contains("2 NUMA nodes and 64 cores, 8 per rank: RINGFOLD_FOLD_THREADS=8"), "{large}");
+        assert!(large.contains("bind the ranks to cores"), "{large}");
+        assert!(explain_cores(1, 1).contains("core"));
+    }
 
     #[test]
     fn the_machine_is_described_in_one_line() {

@@ -17,7 +17,8 @@ pub const TWO_TRIPS: Method = Method {
 };
 
 /// Dissemination: in round k each rank signals the rank 2^k further that it, and all that have signalled it, have
-/// arrived. log₂(world) hops, rounded up.
+/// arrived. log₂(world) hops, rounded up. If the number of ranks is a power of two, ranks signal each other in pairs, so that
+/// what they return for a signal goes with the next one.
 pub const DISSEMINATION: Method = Method {
     algorithm: Algorithm::Halving,
     needs_mesh: true,
@@ -50,8 +51,12 @@ fn dissemination(task: &Task) -> Draft {
     let (me, world) = (task.me.index(), task.world());
     let mut previous = None;
     for distance in (0..rounds(task)).map(|round| 1 << round) {
-        let mut send = Step::send(Rank::from_index((me + distance) % world), Region::EMPTY);
-        let mut receive = Step::receive(Rank::from_index((me + world - distance) % world), Region::EMPTY);
+        let (to, from) = match world.is_power_of_two() {
+            true => (me ^ distance, me ^ distance),
+            false => ((me + distance) % world, (me + world - distance) % world),
+        };
+        let mut send = Step::send(Rank::from_index(to), Region::EMPTY);
+        let mut receive = Step::receive(Rank::from_index(from), Region::EMPTY);
         (send.after, receive.after) = (previous, previous);
         draft.push(send);
         previous = Some(draft.push(receive));

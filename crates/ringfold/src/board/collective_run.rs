@@ -21,6 +21,7 @@ use super::tile_reducer::TileReducer;
 use core::cell::RefCell;
 use core::sync::atomic::{Ordering, fence};
 use ringfold_fabric::arena::{ArenaMember, Ranks, WaitTerms};
+use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
@@ -59,7 +60,7 @@ enum Stage<'a, 'p> {
         then: Shareable<'a, 'p>,
     },
     SharedReduce {
-        reduce: SharedReduce<'a>,
+        reduce: SharedReduce<'a, 'p>,
         context: BoardContext<'p>,
     },
     SharedEnd(Exchange<Outcomes>),
@@ -92,6 +93,7 @@ pub(super) struct BoardContext<'p> {
     /// The memory of all ranks, if they may read it.
     pub(super) peers: Option<&'p [PeerMemory]>,
     pub(super) mapped: &'p RefCell<MappedBuffers>,
+    pub(super) workers: Option<&'p WorkerPool>,
 }
 
 impl<'a, 'p> CollectiveRun<'a, 'p> {
@@ -486,9 +488,10 @@ impl<'a, 'p> Shareable<'a, 'p> {
 
     fn in_place(self, tensors: Vec<Option<RankTensors>>) -> Stage<'a, 'p> {
         let Self { context, operands, reducer, split } = self;
-        let BoardContext { me, world, settings, .. } = context;
+        let BoardContext { me, world, settings, workers, .. } = context;
         let (piece_bytes, ahead) = (settings.shared_piece_bytes, settings.exchange_ahead);
-        let reduce = SharedReduce { operands, reducer, me, world, tensors, split, piece_bytes, ahead };
+        let reduce =
+            SharedReduce { operands, reducer, me, world, tensors, split, piece_bytes, ahead, workers };
         Stage::SharedReduce { reduce, context }
     }
 }

@@ -13,10 +13,12 @@ use super::pipeline::{RoundSchedule, RoundStep};
 use super::shared_operands::RankTensors;
 use super::tile_reducer::{TILE_BYTES, TileReducer, tiles};
 use core::ops::Range;
+use parking_lot::Mutex;
 use ringfold_fabric::arena::{Fill, Ranks, StepSlots};
+use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_proto::id::Rank;
 
-pub(super) struct SharedReduce<'a> {
+pub(super) struct SharedReduce<'a, 'p> {
     pub(super) operands: Operands<'a>,
     pub(super) reducer: TileReducer,
     pub(super) me: Rank,
@@ -28,6 +30,8 @@ pub(super) struct SharedReduce<'a> {
     pub(super) piece_bytes: usize,
     /// Blocks that are reduced ahead of copying their results.
     pub(super) ahead: u64,
+    /// The threads that share the work of this rank, if there are several.
+    pub(super) workers: Option<&'p WorkerPool>,
 }
 
 /// Which part of the tensor a rank reduces.
@@ -44,7 +48,7 @@ enum Phase {
     Nothing,
 }
 
-impl SharedReduce<'_> {
+impl SharedReduce<'_, '_> {
     /// The number of blocks.
     fn count(&self) -> u64 {
         let (bytes, block_bytes) = match &self.split {
@@ -96,24 +100,35 @@ impl SharedReduce<'_> {
             }
         };
         let (ReduceSplit::Pieces { whole: parts, .. } | ReduceSplit::Part(parts)) = &self.split;
-        let (tensors, reducer, base) = (&self.tensors, self.reducer, parts.start(me));
-        for tile in tiles(range.len()) {
-            let within = range.start + tile.start..range.start + tile.end;
-            let theirs = |rank: usize| -> &[u8] {
-                let tensors = tensors[rank].as_ref().expect("the tensors of the others are mapped");
-                tensors.input(base + within.start..base + within.end)
-            };
-            if let Some((mine, out)) = self.operands.both(parts, me, within.clone()) {
-                reducer.reduce_tile(|rank| if rank == me.index() { mine } else { theirs(rank) }, out);
-            } else {
-                // The result replaces this rank's operand.
-                let mut out = [0; TILE_BYTES];
-                let out = &mut out[..tile.len()];
-                let mine = self.operands.input_part(parts, me, within.clone());
-                reducer.reduce_tile(|rank| if rank == me.index() { mine } else { theirs(rank) }, out);
-                self.operands.output_part(parts, me, within.clone()).copy_from_slice(out);
+        let (tensors, reducer, start) = (&self.tensors, self.reducer, parts.start(me) + range.start);
+        // The result may replace this rank's operand.
+        let (mine, out) = match &self.operands {
+            Operands::InPlace(_) => (None, self.operands.output_part(parts, me, range)),
+            Operands::OutOfPlace { .. } => {
+                let (mine, out) = self.operands.both(parts, me, range).expect("it is out of place");
+                (Some(mine), out)
             }
-        }
+        };
+        in_parts(self.workers, out, |at, out| {
+            for tile in tiles(out.len()) {
+                let within = at + tile.start..at + tile.end;
+                let theirs = |rank: usize| -> &[u8] {
+                    let tensors = tensors[rank].as_ref().expect("the tensors of the others are mapped");
+                    tensors.input(start + within.start..start + within.end)
+                };
+                let out = &mut out[tile];
+                if let Some(mine) = mine {
+                    let mine = &mine[within.clone()];
+                    reducer.reduce_tile(|rank| if rank == me.index() { mine } else { theirs(rank) }, out);
+                } else {
+                    let mut result = [0; TILE_BYTES];
+                    let result = &mut result[..out.len()];
+                    let mine = &*out;
+                    reducer.reduce_tile(|rank| if rank == me.index() { mine } else { theirs(rank) }, result);
+                    out.copy_from_slice(result);
+                }
+            }
+        });
     }
 
     fn copy(&mut self, block: u64) {
@@ -123,12 +138,15 @@ impl SharedReduce<'_> {
             let owner = Rank::from_index((self.me.index() + distance) % self.world);
             let piece = self.piece(bytes, block, owner);
             let tensors = self.tensors[owner.index()].as_ref().expect("the tensors of the others are mapped");
-            self.operands.output(piece.clone()).copy_from_slice(tensors.output(piece));
+            in_parts(self.workers, self.operands.output(piece.clone()), |at, out| {
+                let start = piece.start + at;
+                out.copy_from_slice(tensors.output(start..start + out.len()));
+            });
         }
     }
 }
 
-impl RoundSchedule for SharedReduce<'_> {
+impl RoundSchedule for SharedReduce<'_, '_> {
     fn rounds(&self) -> u64 {
         if self.copies() { self.count() } else { 0 }
     }
@@ -159,4 +177,16 @@ impl RoundSchedule for SharedReduce<'_> {
             Phase::Nothing => {}
         }
     }
+}
+
+/// Calls the function for parts of the output, and where they begin: one per worker, of whole tiles.
+fn in_parts(workers: Option<&WorkerPool>, out: &mut [u8], write: impl Fn(usize, &mut [u8]) + Sync) {
+    let Some(workers) = workers.filter(|_| out.len() > TILE_BYTES) else { return write(0, out) };
+    let part_bytes = out.len().div_ceil(workers.parts()).next_multiple_of(TILE_BYTES);
+    let parts: Vec<_> = out.chunks_mut(part_bytes).map(Mutex::new).collect();
+    workers.run(&|index| {
+        if let Some(part) = parts.get(index) {
+            write(index * part_bytes, &mut part.lock());
+        }
+    });
 }

@@ -25,6 +25,7 @@ use ringfold_fabric::poller::Poller;
 use ringfold_fabric::reactor::Reactor;
 use ringfold_fabric::tls::TlsFiles;
 use ringfold_fabric::waiter::CancelToken;
+use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::id::Rank;
 use ringfold_proto::integrity::Integrity;
@@ -394,7 +395,8 @@ impl GroupBuilder {
             driver.flip_result_of(n);
         }
         let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
-        let board = arena.and_then(|arena| self.board(arena, me));
+        let threads = settings.number(&table::FOLD_THREADS).unwrap_or(1);
+        let board = arena.and_then(|arena| self.board(arena, me, threads));
         let core = Arc::new(Core {
             context,
             name: self.name.clone(),
@@ -435,8 +437,14 @@ impl GroupBuilder {
         Ok(group)
     }
 
-    fn board(&self, arena: Arc<Arena>, me: Rank) -> Option<Board> {
+    fn board(&self, arena: Arc<Arena>, me: Rank, threads: usize) -> Option<Board> {
         let mut board = Board::new(arena, me)?;
+        if threads > 1 {
+            match WorkerPool::start(threads) {
+                Ok(workers) => board.set_workers(workers),
+                Err(error) => tracing::warn!(%error, "starting threads failed: the rank reduces with one"),
+            }
+        }
         if let Some(cancel) = self.cancel.clone() {
             board.set_cancel(cancel);
         }

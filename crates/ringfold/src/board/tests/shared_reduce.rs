@@ -32,16 +32,29 @@ enum Form {
     Mixed,
 }
 
-/// Runs a collective with shared buffers, except for the ranks that have their own. Returns the results, and how many ranks
-/// have read in place.
 fn run(
     descriptor: &Descriptor,
     inputs: &[Vec<u8>],
     form: Form,
     has_own: impl Fn(usize) -> bool + Sync,
 ) -> (Vec<Vec<u8>>, u64) {
+    run_with(descriptor, inputs, form, has_own, |_| 1)
+}
+
+/// Runs a collective with shared buffers, except for the ranks that have their own. Returns the results, and how many ranks
+/// have read in place.
+fn run_with(
+    descriptor: &Descriptor,
+    inputs: &[Vec<u8>],
+    form: Form,
+    has_own: impl Fn(usize) -> bool + Sync,
+    threads: impl Fn(usize) -> usize,
+) -> (Vec<Vec<u8>>, u64) {
     let world = inputs.len();
     let mut boards = boards(Geometry { world, slot_bytes: 16 << 10, depth: 8 });
+    for (rank, board) in boards.iter_mut().enumerate() {
+        board.set_workers(WorkerPool::start(threads(rank)).unwrap());
+    }
     let part = descriptor.collective == Collective::ReduceScatter;
     let run = |me: usize, board: &mut Board| {
         let whole = inputs[me].len();
@@ -107,6 +120,26 @@ fn results_have_the_bits_of_those_through_slots() {
                 let (results, uses) = run(&descriptor, &inputs, form, |_| false);
                 assert_eq!(uses, world as u64, "{descriptor}");
                 assert!(results == expected, "{descriptor} of {world} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn several_threads_per_rank_give_the_same_bits_also_if_ranks_differ_in_it() {
+    for (dtype, op) in [(DType::F32, ReduceOp::Sum), (DType::BF16, ReduceOp::Avg)] {
+        let count = (BYTES / dtype.bytes()).next_multiple_of(60) as u64;
+        let inputs: Vec<_> = (0..3).map(|rank| random_bytes(count as usize * dtype.bytes(), rank)).collect();
+        let all_reduce = Descriptor::all_reduce(count, dtype, op);
+        for descriptor in [all_reduce, all_reduce.with_collective(Collective::ReduceScatter)] {
+            for form in [Form::InPlace, Form::OutOfPlace] {
+                let (expected, _) = run(&descriptor, &inputs, form, |_| false);
+                for threads in [[2, 2, 2], [1, 2, 3]] {
+                    let (results, uses) =
+                        run_with(&descriptor, &inputs, form, |_| false, |rank| threads[rank]);
+                    assert_eq!(uses, 3);
+                    assert!(results == expected, "{descriptor} with {threads:?} threads");
+                }
             }
         }
     }
