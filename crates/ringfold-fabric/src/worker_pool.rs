@@ -15,7 +15,9 @@ use std::thread::JoinHandle;
 ///
 /// let pool = WorkerPool::start(3).unwrap();
 /// let sum = AtomicUsize::new(0);
-/// pool.run(&|part| drop(sum.fetch_add(part, Ordering::Relaxed)));
+/// pool.run(&|part| {
+///     sum.fetch_add(part, Ordering::Relaxed);
+/// });
 /// assert_eq!(sum.into_inner(), 0 + 1 + 2);
 /// ```
 #[derive(Debug)]
@@ -213,7 +215,9 @@ mod tests {
             if round % 50 == 0 {
                 std::thread::sleep(core::time::Duration::from_millis(5));
             }
-            pool.run(&|part| drop(counts[part].fetch_add(1, Ordering::Relaxed)));
+            pool.run(&|part| {
+                counts[part].fetch_add(1, Ordering::Relaxed);
+            });
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == round + 1));
         }
     }
@@ -232,7 +236,9 @@ mod tests {
     fn one_thread_needs_no_other() {
         let pool = WorkerPool::start(1).unwrap();
         let calls = AtomicUsize::new(0);
-        pool.run(&|part| drop(calls.fetch_add(part + 1, Ordering::Relaxed)));
+        pool.run(&|part| {
+            calls.fetch_add(part + 1, Ordering::Relaxed);
+        });
         assert_eq!((pool.parts(), calls.into_inner()), (1, 1));
     }
 }
