@@ -5,7 +5,7 @@
 //! part, so that its owner may write it at all other times.
 //!
 //! A process finds the buffer of an address by a table of all its buffers ([`BufferRange::of`]). So tensors of other libraries
-//! are recognised, whoever made them out of the memory.
+//! are recognised, no matter which library made them.
 
 use crate::memory::{Memory, Plain};
 use crate::segment::{Segment, Ticket};

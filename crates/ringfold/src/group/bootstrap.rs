@@ -115,7 +115,7 @@ pub(super) struct LocalRank {
     /// Whether memory may be shared, and whether it must.
     pub(super) may_share: bool,
     pub(super) must_share: bool,
-    /// What operations check. The same on all ranks; with some there is no arena.
+    /// What operations check; the same on all ranks. A group that checks has no arena.
     pub(super) integrity: Integrity,
     /// The local address to listen on, unless the bootstrap has one.
     pub(super) bind: Option<IpAddr>,
