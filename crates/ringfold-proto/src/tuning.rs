@@ -16,11 +16,11 @@ pub enum Algorithm {
     Direct = 2,
     /// All ranks send everything to all: one hop, for small messages.
     OneShot = 3,
-    /// Recursive halving, then doubling: about 2·log₂(world) hops.
+    /// Recursive halving, then doubling: about 2·log₂(world) hops; in a reduce-scatter halving alone.
     Halving = 4,
     /// Along trees that fit the measured network.
     Trees = 5,
-    /// Recursive doubling: log₂(world) hops of all data, for small messages.
+    /// Recursive doubling: log₂(world) hops, for small messages.
     Doubling = 6,
 }
 

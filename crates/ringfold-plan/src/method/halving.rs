@@ -1,4 +1,4 @@
-//! Recursive halving and doubling: about 2·log₂(world) hops with the ring's traffic.
+//! Recursive halving and doubling: about 2·log₂(world) hops with the ring's traffic; a reduce-scatter has the first half.
 //!
 //! The first 2^k ranks, for the largest such k, do the work. Each extra rank sends its data to one of them first and
 //! receives the result last. Rounds are sequential on every rank: each receive waits for the previous one.
@@ -6,7 +6,7 @@
 use super::{Draft, Method, Task};
 use crate::cost::{Amount, Cost};
 use crate::parts::{Parts, Span};
-use crate::step::{Left, OpBuffer, Step};
+use crate::step::{Left, OpBuffer, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
@@ -19,6 +19,27 @@ pub const ALL_REDUCE: Method = Method {
     traffic: |task| 2 * task.once_to_all(),
     cost,
     draft: all_reduce,
+};
+
+/// log₂(world) hops, for small messages of many ranks. Each of the 2^k ranks also reduces the part of its extra rank.
+/// Partial results are in scratch.
+pub const REDUCE_SCATTER: Method = Method {
+    traffic: |task| {
+        let (core, parts) = (core_of(task), task.parts());
+        let extras = (core..task.world()).map(|extra| task.descriptor.count + parts.part(extra).count);
+        (core as u64 - 1) * task.descriptor.count + extras.sum::<u64>()
+    },
+    cost: |task| {
+        let (rounds, extra) = (core_of(task).ilog2(), u64::from(!task.world().is_power_of_two()));
+        let longest = task.parts().longest().count;
+        let halves = (0..rounds).map(|round| task.amount(longest << round).times(1 + extra));
+        let halved = halves.fold(Amount::default(), Amount::and);
+        let received = halved.and(task.amount(task.descriptor.count).times(extra));
+        let sent = halved.and(task.amount(longest).times(extra));
+        sent.sent(u64::from(rounds) + 2 * extra, received, received)
+    },
+    draft: reduce_scatter,
+    ..ALL_REDUCE
 };
 
 /// The busiest rank is one with an extra rank, if there are any.
@@ -54,14 +75,66 @@ fn all_reduce(task: &Task) -> Draft {
     })
 }
 
+fn reduce_scatter(task: &Task) -> Draft {
+    let (me, core, parts) = (task.me.index(), core_of(task), task.parts());
+    let mine = parts.of(task.me);
+    let into_target = |chunk: Span| chunk.within(mine).at(OpBuffer::Target);
+    let mut rounds = Rounds::new(task);
+    if me >= core {
+        let partner = Rank::from_index(me - core);
+        rounds.send(partner, task.whole());
+        rounds.round(mine, |chunk| Step::receive(partner, into_target(chunk)));
+        return rounds.finish();
+    }
+    let extra = (me + core < task.world()).then(|| Rank::from_index(me + core));
+    if let Some(extra) = extra {
+        rounds.reduce_in_scratch(extra, [task.whole()], Left::Own);
+    }
+    let (mut first, mut mask) = (0, core / 2);
+    loop {
+        let (partner, is_lower) = (Rank::from_index(me ^ mask), me & mask == 0);
+        let (keep, give) = if is_lower { (first, first + mask) } else { (first + mask, first) };
+        let left = if is_lower { Left::Own } else { Left::Frame };
+        for span in with_extras(task, &parts, give, mask) {
+            rounds.send(partner, span);
+        }
+        let kept = with_extras(task, &parts, keep, mask);
+        if mask == 1 {
+            let base = rounds.base;
+            rounds.round(mine, |chunk| {
+                Step::receive_reduce(partner, base.region(chunk), into_target(chunk), left).settled()
+            });
+            if let Some(extra) = extra {
+                rounds.settle_in_scratch(partner, parts.of(extra), left);
+                rounds.send(extra, parts.of(extra));
+            }
+            return rounds.finish();
+        }
+        rounds.reduce_in_scratch(partner, kept, left);
+        (first, mask) = (keep, mask / 2);
+    }
+}
+
+/// The number of ranks that do the work: the largest power of two.
+pub(super) fn core_of(task: &Task) -> usize {
+    1 << task.world().ilog2()
+}
+
+/// The parts of `len` ranks from `first` on, and those of their extra ranks.
+pub(super) fn with_extras(task: &Task, parts: &Parts, first: usize, len: usize) -> [Span; 2] {
+    let (core, world) = (core_of(task), task.world());
+    let beyond = (core + first).min(world - 1);
+    let extras = len.min(world.saturating_sub(core + first));
+    [parts.run(first, len), parts.run(beyond, extras)]
+}
+
 /// The plan of an all-reduce whose rounds need 2^k ranks: `exchange` adds the rounds of rank `me` of the first `core` ranks.
 /// Each extra rank sends its data to one of them before, and receives the result after.
 pub(super) fn powers_of_two<'a>(
     task: &'a Task<'a>,
     exchange: impl FnOnce(usize, usize, &mut Rounds<'a>),
 ) -> Draft {
-    let core = 1 << task.world().ilog2();
-    let me = task.me.index();
+    let (me, core) = (task.me.index(), core_of(task));
     if me >= core {
         return beyond(task, Rank::from_index(me - core));
     }
@@ -93,9 +166,25 @@ fn beyond(task: &Task, partner: Rank) -> Draft {
 pub(super) struct Rounds<'a> {
     task: &'a Task<'a>,
     draft: Draft,
-    /// The buffer of our data: the source until the first reduction.
-    base: OpBuffer,
+    base: Base,
     taken: RoundReceives,
+}
+
+/// Where our data is: in the source until the first reduction.
+#[derive(Clone, Copy)]
+struct Base {
+    buffer: OpBuffer,
+    /// The element of the tensor with which it begins.
+    start: u64,
+}
+
+impl Base {
+    const SOURCE: Self = Self { buffer: OpBuffer::Source, start: 0 };
+    const TARGET: Self = Self { buffer: OpBuffer::Target, start: 0 };
+
+    fn region(self, chunk: Span) -> Region {
+        Span { start: chunk.start - self.start, ..chunk }.at(self.buffer)
+    }
 }
 
 /// The receives of the latest round.
@@ -121,17 +210,17 @@ impl RoundReceives {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(task: &'a Task<'a>) -> Self {
-        Self { task, draft: Draft::default(), base: OpBuffer::Source, taken: RoundReceives::default() }
+    pub(super) fn new(task: &'a Task<'a>) -> Self {
+        Self { task, draft: Draft::default(), base: Base::SOURCE, taken: RoundReceives::default() }
     }
 
-    fn finish(self) -> Draft {
+    pub(super) fn finish(self) -> Draft {
         self.draft
     }
 
     pub(super) fn send(&mut self, to: Rank, span: Span) {
         for chunk in self.task.cut(span) {
-            let mut step = Step::send(to, chunk.at(self.base));
+            let mut step = Step::send(to, self.base.region(chunk));
             step.after = self.taken.ready(chunk);
             self.draft.push(step);
         }
@@ -140,10 +229,46 @@ impl<'a> Rounds<'a> {
     pub(super) fn receive_reduce(&mut self, from: Rank, span: Span, left: Left, settle: bool) {
         let base = self.base;
         self.round(span, |chunk| {
-            let step = Step::receive_reduce(from, chunk.at(base), chunk.at(OpBuffer::Target), left);
+            let step = Step::receive_reduce(from, base.region(chunk), chunk.at(OpBuffer::Target), left);
             if settle { step.settled() } else { step }
         });
-        self.base = OpBuffer::Target;
+        self.base = Base::TARGET;
+    }
+
+    /// Reduces these spans in scratch. Later rounds are about them alone.
+    fn reduce_in_scratch<const N: usize>(&mut self, from: Rank, spans: [Span; N], left: Left) {
+        let base = self.base;
+        let scratch = match base.buffer {
+            OpBuffer::Scratch => base,
+            _ => {
+                let filled = || spans.iter().filter(|span| span.count > 0);
+                let start = filled().map(|span| span.start).min().unwrap_or(0);
+                self.draft.scratch = filled().map(|span| span.end() - start).max().unwrap_or(0);
+                Base { buffer: OpBuffer::Scratch, start }
+            }
+        };
+        for span in spans {
+            self.round(span, |chunk| {
+                Step::receive_reduce(from, base.region(chunk), scratch.region(chunk), left)
+            });
+        }
+        self.base = scratch;
+    }
+
+    /// Makes a span final, in scratch.
+    fn settle_in_scratch(&mut self, from: Rank, span: Span, left: Left) {
+        let base = self.base;
+        self.round(span, |chunk| {
+            Step::receive_reduce(from, base.region(chunk), base.region(chunk), left).settled()
+        });
+    }
+
+    /// Copies our part to the target, where later rounds collect the other parts.
+    pub(super) fn collect(&mut self, mine: Span) {
+        self.round(mine, |chunk| {
+            Step::copy(chunk.within(mine).at(OpBuffer::Source), chunk.at(OpBuffer::Target))
+        });
+        self.base = Base::TARGET;
     }
 
     /// Sends all data to a rank that sends all of its data, and reduces both, chunk by chunk: a fence waits for the chunks before, and
@@ -153,21 +278,21 @@ impl<'a> Rounds<'a> {
         let mut previous = self.taken.last();
         let mut taken = RoundReceives { before: previous, chunks: Vec::new() };
         for chunk in self.task.cut(self.task.whole()) {
-            let mut send = Step::send(partner, chunk.at(base));
+            let mut send = Step::send(partner, base.region(chunk));
             send.after = self.taken.ready(chunk);
             self.draft.push(send);
             let mut step =
-                Step::receive_reduce(partner, chunk.at(base), chunk.at(OpBuffer::Target), left).fenced();
+                Step::receive_reduce(partner, base.region(chunk), chunk.at(OpBuffer::Target), left).fenced();
             step.after = previous;
             step.settle = settle;
             let number = self.draft.push(step);
             previous = Some(number);
             taken.chunks.push((chunk, number));
         }
-        (self.taken, self.base) = (taken, OpBuffer::Target);
+        (self.taken, self.base) = (taken, Base::TARGET);
     }
 
-    fn receive(&mut self, from: Rank, span: Span) {
+    pub(super) fn receive(&mut self, from: Rank, span: Span) {
         self.round(span, |chunk| Step::receive(from, chunk.at(OpBuffer::Target)));
     }
 
