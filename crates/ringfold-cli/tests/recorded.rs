@@ -85,16 +85,14 @@ impl Run {
         paths.filter(is_flight).collect()
     }
 
-    /// How many peers have recorded that the operation runs.
-    fn running(&self) -> usize {
-        let mark = format!("\"tag\":{KILLED},");
-        let is_running = |path: &PathBuf| {
+    /// How many peers have recorded this event of the operation in which B is killed.
+    fn recorded(&self, event: &str) -> usize {
+        let marks = [format!("\"event\":\"{event}\""), format!("\"tag\":{KILLED},")];
+        let has_it = |path: &&PathBuf| {
             let bytes = std::fs::read(path).unwrap_or_default();
-            String::from_utf8_lossy(&bytes)
-                .lines()
-                .any(|line| line.contains("\"op_started\"") && line.contains(&mark))
+            String::from_utf8_lossy(&bytes).lines().any(|line| marks.iter().all(|mark| line.contains(mark)))
         };
-        self.flights("peer").iter().filter(|path| is_running(path)).count()
+        self.flights("peer").iter().filter(has_it).count()
     }
 }
 
@@ -113,9 +111,11 @@ fn the_recorders_of_a_run_become_a_scenario_that_is_decided_the_same() {
     let address = master.line_with(LISTENING).strip_prefix(LISTENING).unwrap().to_owned();
     let run = Run { scratch, address };
     let [mut a, mut b, mut c] = ["A", "B", "C"].map(|name| run.start_peer(name));
-    eventually("an operation of A and B", || (run.running() == 2).then_some(()));
+    eventually("an operation of A and B", || (run.recorded("op_started") == 2).then_some(()));
     b.signal(Signal::KILL);
     b.end();
+    // A call of C before that would contradict the operation.
+    eventually("the end of A's operation", || (run.recorded("op_ended") == 1).then_some(()));
     std::fs::write(run.signal(), "").unwrap();
     let mut d = run.start_peer("D");
     for peer in [&mut a, &mut c, &mut d] {
