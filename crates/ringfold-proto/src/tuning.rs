@@ -109,14 +109,18 @@ impl Tuning {
         forced: None,
     };
 
-    /// Adapts to ranks that are all on one host and do not share memory, unless the costs were measured: sending a frame
-    /// through the kernel takes longer than waiting for one.
+    /// Adapts to ranks that are all on one host and do not share memory, except what differs from the defaults: sending a
+    /// frame through the kernel takes longer than waiting for one, and a rank with many eager slots runs ahead of ranks that
+    /// wait for a core.
     pub fn for_loopback(self) -> Self {
-        if self.tcp != Self::DEFAULT.tcp {
-            return self;
+        let (mut tcp, mut eager_slots) = (self.tcp, self.eager_slots);
+        if tcp == Self::DEFAULT.tcp {
+            tcp = TransportCosts { hop_ns: 4_000, frame_ns: 6_000, beside_ring_percent: 100, ..tcp };
         }
-        let tcp = TransportCosts { hop_ns: 4_000, frame_ns: 6_000, beside_ring_percent: 100, ..self.tcp };
-        Self { tcp, ..self }
+        if eager_slots == Self::DEFAULT.eager_slots {
+            eager_slots = limits::EAGER_SLOTS_MAX;
+        }
+        Self { tcp, eager_slots, ..self }
     }
 
     /// Adapts to the longest round trip: windows cover it at the highest rate of a link, and plans with fewer hops are
@@ -136,11 +140,19 @@ impl Tuning {
         Self { window_slots: self.window_slots.max(slots), eager_slots, tcp, ..self }
     }
 
-    /// Frames of an operation up to which a receiver grants no slots by itself. Of many eager slots, as on long links, half
-    /// may be on their way back.
+    /// Frames of an operation up to which a receiver grants no slots by itself. Of many eager slots half may be on their way
+    /// back.
     pub fn eager_frames_max(&self) -> usize {
         let eager = usize::from(self.eager_slots);
-        if eager >= limits::EAGER_SLOTS_MANY { eager / 2 } else { eager }
+        if eager >= limits::EAGER_SLOTS_MANY { (eager / 2).min(self.early_frames_max()) } else { eager }
+    }
+
+    /// Eager slots that an operation with more frames uses before slots are granted to it. Of many eager slots a part of the
+    /// window: granted slots are used again while they are in the cache, and the other eager ones are for short operations.
+    pub fn early_frames_max(&self) -> usize {
+        let eager = usize::from(self.eager_slots);
+        let part = usize::from(self.window_slots).div_ceil(limits::EARLY_PARTS_OF_WINDOW);
+        if eager >= limits::EAGER_SLOTS_MANY { eager.min(part) } else { eager }
     }
 
     /// Clamps received or configured values to the limits.
@@ -226,6 +238,14 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_one_host_have_many_eager_slots_for_short_operations() {
+        let near = Tuning::DEFAULT.for_loopback();
+        assert_eq!((near.eager_slots, near.eager_frames_max(), near.early_frames_max()), (64, 4, 4));
+        let chosen = Tuning { eager_slots: 2, tcp: Tuning::DEFAULT.shared, ..Tuning::DEFAULT };
+        assert_eq!(chosen.for_loopback(), chosen);
+    }
+
+    #[test]
     fn windows_cover_bandwidth_times_delay() {
         let slots = |us| Tuning::DEFAULT.for_round_trip(Duration::from_micros(us)).window_slots;
         assert_eq!(slots(20), Tuning::DEFAULT.window_slots);
@@ -242,6 +262,7 @@ mod tests {
         assert_eq!(far.tcp.hop_ns, Tuning::DEFAULT.tcp.hop_ns + 50_000_000);
         assert_eq!(far.eager_slots, limits::EAGER_SLOTS_MAX);
         assert_eq!((near.eager_frames_max(), far.eager_frames_max()), (4, 32));
+        assert_eq!((near.early_frames_max(), far.early_frames_max()), (4, 64));
         assert!(Tuning::DEFAULT.for_round_trip(Duration::MAX).bounded().tcp.hop_ns <= limits::COST_NS_MAX);
     }
 }

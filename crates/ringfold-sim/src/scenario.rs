@@ -286,10 +286,10 @@ fn tuning(random: &mut RandomStream) -> Tuning {
     Tuning {
         chunk_bytes: 16 * random.between(1, 5) as u32,
         window_slots: random.between(1, 5) as u16,
-        eager_slots: random.between(1, 5) as u16,
+        eager_slots: [1, 2, 3, 20][random.between(0, 4) as usize],
         tcp: costs(random),
         shared: costs(random),
-        forced: algorithms[random.between(0, 5) as usize],
+        forced: algorithms[random.between(0, algorithms.len() as u64) as usize],
         ..Tuning::default()
     }
 }

@@ -375,7 +375,12 @@ impl<W: Workspace> Op<W> {
         }
         while state.sent < steps.len() && self.done[steps[state.sent] as usize] {
             let eager = !state.was_granted;
-            let slot = if eager { pair.credit.take_eager() } else { state.granted.pop() };
+            let is_long = steps.len() > context.tuning.eager_frames_max();
+            let may_take = !is_long || state.sent < context.tuning.early_frames_max();
+            let slot = match eager {
+                true => may_take.then(|| pair.credit.take_eager()).flatten(),
+                false => state.granted.pop(),
+            };
             let Some(slot) = slot else {
                 Self::park(self.id, state, steps.len(), pair, &context.tuning, context.out);
                 return;

@@ -83,7 +83,7 @@ fn a_parked_operation_asks_once() {
 /// On a long link a request and its answer would take a round trip.
 #[test]
 fn of_many_eager_slots_half_are_enough_without_a_request() {
-    let mut net = Net::open(2, tuning(16, 16), 1);
+    let mut net = Net::open(2, tuning(16, 32), 1);
     let wants = |net: &Net| net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. }));
     let grants = |net: &Net| net.count_messages(1, |m| matches!(m, LinkMessage::Grant { .. }));
     for (seq, frames) in [8, 8, 3, 8, 16, 16, 9, 16].into_iter().enumerate() {
@@ -99,6 +99,24 @@ fn of_many_eager_slots_half_are_enough_without_a_request() {
         (0..2).for_each(|rank| net.commit(rank, op(1, seq as u64)));
     }
     assert_eq!(wants(&net), 0);
+}
+
+#[test]
+fn of_many_eager_slots_a_long_operation_uses_a_part_of_its_window() {
+    let mut net = Net::open(2, tuning(64, 16), 1);
+    let long = Memory::out_of_place(values(0, 40), 40);
+    net.start(0, op(1, 0), descriptor(40), one_way(0, 40, 1), &long);
+    assert_eq!(net.leaving[&(0, 1)].len(), 4);
+    let short = Memory::out_of_place(values(0, 1), 1);
+    for tag in 2..62 {
+        net.start(0, op(tag, 0), descriptor(1), one_way(0, 1, 1), &short);
+    }
+    net.settle();
+    assert!((2..62).all(|tag| net.is_done(0, op(tag, 0))), "the other eager slots are theirs");
+    net.start(1, op(1, 0), descriptor(40), one_way(1, 40, 1), &long);
+    net.settle();
+    assert!(net.is_done(0, op(1, 0)) && net.is_done(1, op(1, 0)));
+    assert_eq!(net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. })), 0);
 }
 
 #[test]
