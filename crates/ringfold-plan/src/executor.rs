@@ -5,6 +5,7 @@
 //! blocks a link or another operation: it is parked while the receiver has no slot for it (R3).
 
 mod credit;
+mod eager;
 mod epoch;
 mod epoch_history;
 mod in_flight_puts;

@@ -42,8 +42,8 @@ pub const EAGER_SLOTS_MAX: u16 = 64;
 /// From so many eager slots on, half of them may be on their way back when an operation begins.
 pub const EAGER_SLOTS_MANY: usize = 16;
 
-/// Of many eager slots, a long operation uses as many as this part of its window before slots are granted to it.
-pub const EARLY_PARTS_OF_WINDOW: usize = 4;
+/// As many full chunks as this part of the window may be in eager slots, if there are many.
+pub const EAGER_PARTS_OF_WINDOW: usize = 4;
 
 /// All slots per pair and epoch.
 pub const SLOTS_MAX: u16 = 16_384;

@@ -144,14 +144,14 @@ impl Tuning {
     /// back.
     pub fn eager_frames_max(&self) -> usize {
         let eager = usize::from(self.eager_slots);
-        if eager >= limits::EAGER_SLOTS_MANY { (eager / 2).min(self.early_frames_max()) } else { eager }
+        if eager >= limits::EAGER_SLOTS_MANY { (eager / 2).min(self.eager_chunks_max()) } else { eager }
     }
 
-    /// Eager slots that an operation with more frames uses before slots are granted to it. Of many eager slots a part of the
-    /// window: granted slots are used again while they are in the cache, and the other eager ones are for short operations.
-    pub fn early_frames_max(&self) -> usize {
+    /// Full chunks that may be in eager slots at a time. Of many eager slots a part of the window, because granted slots are
+    /// used again while they are in the cache; the other eager ones are for short frames.
+    pub fn eager_chunks_max(&self) -> usize {
         let eager = usize::from(self.eager_slots);
-        let part = usize::from(self.window_slots).div_ceil(limits::EARLY_PARTS_OF_WINDOW);
+        let part = usize::from(self.window_slots).div_ceil(limits::EAGER_PARTS_OF_WINDOW);
         if eager >= limits::EAGER_SLOTS_MANY { eager.min(part) } else { eager }
     }
 
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn ranks_of_one_host_have_many_eager_slots_for_short_operations() {
         let near = Tuning::DEFAULT.for_loopback();
-        assert_eq!((near.eager_slots, near.eager_frames_max(), near.early_frames_max()), (64, 4, 4));
+        assert_eq!((near.eager_slots, near.eager_frames_max(), near.eager_chunks_max()), (64, 4, 4));
         let chosen = Tuning { eager_slots: 2, tcp: Tuning::DEFAULT.shared, ..Tuning::DEFAULT };
         assert_eq!(chosen.for_loopback(), chosen);
     }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(far.tcp.hop_ns, Tuning::DEFAULT.tcp.hop_ns + 50_000_000);
         assert_eq!(far.eager_slots, limits::EAGER_SLOTS_MAX);
         assert_eq!((near.eager_frames_max(), far.eager_frames_max()), (4, 32));
-        assert_eq!((near.early_frames_max(), far.early_frames_max()), (4, 64));
+        assert_eq!((near.eager_chunks_max(), far.eager_chunks_max()), (4, 64));
         assert!(Tuning::DEFAULT.for_round_trip(Duration::MAX).bounded().tcp.hop_ns <= limits::COST_NS_MAX);
     }
 }

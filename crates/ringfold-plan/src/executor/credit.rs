@@ -1,5 +1,6 @@
 //! The slots of the other end that we may fill: eager ones, and those granted to our operations (R3).
 
+use super::eager::EagerLimits;
 use crate::event::Violation;
 use crate::limits;
 use ringfold_proto::id::OpId;
@@ -8,8 +9,11 @@ use std::collections::BTreeMap;
 /// The free slots of one peer in one epoch.
 #[derive(Debug)]
 pub(super) struct Credit {
-    eager: u16,
+    eager: EagerLimits,
     eager_free: u64,
+    /// The bytes in each eager slot, and in all.
+    eager_used: [u32; limits::EAGER_SLOTS_MAX as usize],
+    eager_bytes: u64,
     /// Slots granted to operations that are not started here.
     early: BTreeMap<OpId, Vec<u16>>,
     /// Operations that wait for an eager slot or a grant.
@@ -17,16 +21,19 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    pub(super) fn new(eager: u16) -> Self {
-        let eager_free = if eager >= 64 { u64::MAX } else { (1 << eager) - 1 };
-        Self { eager, eager_free, early: BTreeMap::new(), parked: Vec::new() }
+    pub(super) fn new(eager: EagerLimits) -> Self {
+        let eager_free = if eager.slots >= 64 { u64::MAX } else { (1 << eager.slots) - 1 };
+        let eager_used = [0; limits::EAGER_SLOTS_MAX as usize];
+        Self { eager, eager_free, eager_used, eager_bytes: 0, early: BTreeMap::new(), parked: Vec::new() }
     }
 
-    /// Takes a free eager slot.
-    pub(super) fn take_eager(&mut self) -> Option<u16> {
+    /// Takes a free eager slot for a frame of this length.
+    pub(super) fn take_eager(&mut self, length: u32) -> Option<u16> {
         let slot = self.eager_free.trailing_zeros() as u16;
-        (slot < 64).then(|| {
+        (slot < 64 && self.eager.has_room(self.eager_bytes, length)).then(|| {
             self.eager_free &= self.eager_free - 1;
+            self.eager_used[usize::from(slot)] = length;
+            self.eager_bytes += self.eager.counted(length);
             slot
         })
     }
@@ -34,10 +41,11 @@ impl Credit {
     /// Handles returned eager slots.
     pub(super) fn give_back(&mut self, slots: &[u16]) -> Result<(), Violation> {
         for &slot in slots {
-            if slot >= self.eager || self.eager_free & 1 << slot != 0 {
+            if slot >= self.eager.slots || self.eager_free & 1 << slot != 0 {
                 return Err(Violation::BadReturn(slot));
             }
             self.eager_free |= 1 << slot;
+            self.eager_bytes -= self.eager.counted(self.eager_used[usize::from(slot)]);
         }
         Ok(())
     }
@@ -47,7 +55,7 @@ impl Credit {
         if held + slots.len() > usize::from(limits::WINDOW_SLOTS_MAX) {
             return Err(Violation::TooManyGrants);
         }
-        match slots.iter().find(|slot| **slot < self.eager || **slot >= limits::SLOTS_MAX) {
+        match slots.iter().find(|slot| **slot < self.eager.slots || **slot >= limits::SLOTS_MAX) {
             Some(slot) => Err(Violation::NoSuchSlot(*slot)),
             None => Ok(()),
         }

@@ -1,5 +1,6 @@
 //! One open epoch: its members' pairs and its operations.
 
+use super::eager::EagerLimits;
 use super::membership::Membership;
 use super::op::Op;
 use super::output::Output;
@@ -39,7 +40,7 @@ pub(super) enum FrameAction {
 
 impl<W: Workspace> Epoch<W> {
     pub(super) fn new(id: EpochId, membership: Membership, is_up: impl Fn(PeerId) -> bool) -> Self {
-        let eager = membership.tuning.eager_slots;
+        let eager = EagerLimits::of(&membership.tuning);
         let pairs = membership.members.iter().map(|peer| Pair::new(*peer, id, eager, is_up(*peer))).collect();
         let ranks =
             membership.members.iter().enumerate().map(|(i, peer)| (*peer, Rank::from_index(i))).collect();
@@ -92,7 +93,7 @@ impl<W: Workspace> Epoch<W> {
         let pair = &mut self.pairs[from.index()];
         match action_for {
             FrameAction::Deliver { lane } => {
-                pair.slots.fill(header.slot);
+                pair.slots.fill(header);
                 self.deliver(from, lane, header, out);
             }
             FrameAction::Hold => pair.hold(*header),
@@ -100,7 +101,7 @@ impl<W: Workspace> Epoch<W> {
                 if action_for == FrameAction::Mismatch {
                     self.report_mismatch(from, header.op, true, out);
                 }
-                self.pairs[from.index()].slots.fill(header.slot);
+                self.pairs[from.index()].slots.fill(header);
                 self.discard(from, header, placed, out);
             }
         }

@@ -375,17 +375,13 @@ impl<W: Workspace> Op<W> {
         }
         while state.sent < steps.len() && self.done[steps[state.sent] as usize] {
             let eager = !state.was_granted;
-            let is_long = steps.len() > context.tuning.eager_frames_max();
-            let may_take = !is_long || state.sent < context.tuning.early_frames_max();
-            let slot = match eager {
-                true => may_take.then(|| pair.credit.take_eager()).flatten(),
-                false => state.granted.pop(),
-            };
+            let region = plan.steps[steps[state.sent] as usize].region;
+            let length = wire_bytes(&self.descriptor, region.count);
+            let slot = if eager { pair.credit.take_eager(length) } else { state.granted.pop() };
             let Some(slot) = slot else {
                 Self::park(self.id, state, steps.len(), pair, &context.tuning, context.out);
                 return;
             };
-            let region = plan.steps[steps[state.sent] as usize].region;
             let (chunk, fingerprint) = (state.sent as u32, state.fingerprint);
             let (payload, checksum) = if self.descriptor.integrity.payloads {
                 let (payload, sum) = self.workspace.load_checked(region);
@@ -398,7 +394,7 @@ impl<W: Workspace> Op<W> {
                 fingerprint,
                 chunk,
                 offset: region.offset,
-                length: wire_bytes(&self.descriptor, region.count),
+                length,
                 slot,
                 eager,
                 checksum,

@@ -1,6 +1,7 @@
 //! The state between two members of an epoch: the slots of both, and early frames and requests.
 
 use super::credit::Credit;
+use super::eager::EagerLimits;
 use super::output::Output;
 use super::slots::Slots;
 use crate::event::Violation;
@@ -18,7 +19,7 @@ pub(super) struct Pair {
     pub(super) epoch: EpochId,
     /// Whether its link is up.
     pub(super) up: bool,
-    eager: u16,
+    eager: EagerLimits,
     /// Our slots, which it fills.
     pub(super) slots: Slots,
     /// Its slots, which we fill.
@@ -30,7 +31,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(peer: PeerId, epoch: EpochId, eager: u16, up: bool) -> Self {
+    pub(super) fn new(peer: PeerId, epoch: EpochId, eager: EagerLimits, up: bool) -> Self {
         Self {
             peer,
             epoch,
@@ -54,7 +55,7 @@ impl Pair {
 
     /// Holds a checked frame until its operation is started. The number is limited by the eager slots.
     pub(super) fn hold(&mut self, header: DataHeader) {
-        self.slots.fill(header.slot);
+        self.slots.fill(&header);
         self.held.push(header);
     }
 

@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::net::{Item, Net, op, tuning};
 use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::tuning::Tuning;
 
 fn run_in_opposite_orders(frames: usize, seed: u64) {
     let mut net = Net::open(2, tuning(1, 1), seed);
@@ -102,21 +103,27 @@ fn of_many_eager_slots_half_are_enough_without_a_request() {
 }
 
 #[test]
-fn of_many_eager_slots_a_long_operation_uses_a_part_of_its_window() {
-    let mut net = Net::open(2, tuning(64, 16), 1);
-    let long = Memory::out_of_place(values(0, 40), 40);
-    net.start(0, op(1, 0), descriptor(40), one_way(0, 40, 1), &long);
+fn of_many_eager_slots_a_few_are_for_full_chunks_and_the_others_for_short_frames() {
+    let mut net = Net::open(2, Tuning { chunk_bytes: 16, ..tuning(64, 16) }, 1);
+    let long = Memory::out_of_place(values(0, 80), 80);
+    net.start(0, op(1, 0), descriptor(80), one_way(0, 40, 2), &long);
     assert_eq!(net.leaving[&(0, 1)].len(), 4);
-    let short = Memory::out_of_place(values(0, 1), 1);
-    for tag in 2..62 {
-        net.start(0, op(tag, 0), descriptor(1), one_way(0, 1, 1), &short);
+    let (short, empty) = (Memory::out_of_place(values(0, 2), 2), Memory::out_of_place(Vec::new(), 0));
+    net.start(0, op(2, 0), descriptor(2), one_way(0, 1, 2), &short);
+    for tag in 3..60 {
+        net.start(0, op(tag, 0), descriptor(0), one_way(0, 1, 0), &empty);
     }
     net.settle();
-    assert!((2..62).all(|tag| net.is_done(0, op(tag, 0))), "the other eager slots are theirs");
-    net.start(1, op(1, 0), descriptor(40), one_way(1, 40, 1), &long);
-    net.settle();
-    assert!(net.is_done(0, op(1, 0)) && net.is_done(1, op(1, 0)));
-    assert_eq!(net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. })), 0);
+    assert!(!net.is_done(0, op(2, 0)), "there is no room for a fifth chunk");
+    assert!((3..60).all(|tag| net.is_done(0, op(tag, 0))));
+    let wants = |net: &Net| net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. }));
+    assert_eq!(wants(&net), 1);
+    for (tag, frames, width, memory) in [(1, 40, 2, &long), (2, 1, 2, &short)] {
+        net.start(1, op(tag, 0), descriptor(frames * width), one_way(1, frames, width), memory);
+        net.settle();
+        assert!(net.is_done(0, op(tag, 0)) && net.is_done(1, op(tag, 0)), "tag {tag}");
+    }
+    assert_eq!(wants(&net), 1);
 }
 
 #[test]
