@@ -30,7 +30,14 @@ HAS_COMPILER = shutil.which("g++") is not None or shutil.which("c++") is not Non
 needs_compiler = pytest.mark.skipif(
     not HAS_COMPILER, reason="inductor needs a C++ compiler: g++ is not installed"
 )
-inductor = pytest.param("inductor", marks=needs_compiler)
+# Each rank runs a C++ compiler for a minute.
+INDUCTOR_DEADLINE = 600.0
+inductor_marks = [needs_compiler, pytest.mark.timeout(INDUCTOR_DEADLINE + 60)]
+inductor = pytest.param("inductor", marks=inductor_marks)
+
+
+def deadline_of(backend: str) -> float:
+    return INDUCTOR_DEADLINE if backend == "inductor" else DEADLINE
 
 
 def comm(**options: Any) -> torchcomms.TorchComm:
@@ -125,7 +132,8 @@ def run_all(names: list[str], backend: str, is_async: bool) -> None:
 @pytest.mark.parametrize("backend", short_of(["aot_eager"], ["eager", inductor]))
 def test_operations_in_a_row_are_compiled(ranks: Ranks, backend: str, is_async: bool, tmp_path: Path) -> None:
     names = list(cases.ALL)
-    ranks.run(2, run_all, names, backend, is_async, env=environment(tmp_path), deadline=DEADLINE)
+    deadline = deadline_of(backend)
+    ranks.run(2, run_all, names, backend, is_async, env=environment(tmp_path), deadline=deadline)
 
 
 def run_each(backend: str) -> None:
@@ -163,8 +171,9 @@ def optimise() -> None:
 
 
 @needs_compiler
+@pytest.mark.timeout(INDUCTOR_DEADLINE + 60)
 def test_inductor_keeps_order_and_waits(ranks: Ranks, tmp_path: Path) -> None:
-    ranks.run(2, optimise, env=environment(tmp_path), deadline=DEADLINE)
+    ranks.run(2, optimise, env=environment(tmp_path), deadline=INDUCTOR_DEADLINE)
 
 
 def compile_variants() -> None:

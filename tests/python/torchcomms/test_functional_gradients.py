@@ -13,7 +13,7 @@ from variants import short_of
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torchcomms  # noqa: E402
-from test_functional import DEADLINE, ENABLED, comm, compiled, environment, needs_compiler  # noqa: E402
+from test_functional import ENABLED, comm, compiled, deadline_of, environment, inductor_marks  # noqa: E402
 from torchcomms import ReduceOp, functional  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -152,14 +152,15 @@ ALL = list(FUNCTIONS)
     "backend, names",
     short_of(
         [("none", ALL), ("aot_eager", FEW)],
-        [("eager", ALL), ("aot_eager", ALL), pytest.param("inductor", ALL, marks=needs_compiler)],
+        [("eager", ALL), ("aot_eager", ALL), pytest.param("inductor", ALL, marks=inductor_marks)],
     ),
     ids=lambda value: value if isinstance(value, str) else str(len(value)),
 )
 def test_gradients_are_those_of_all_ranks(
     ranks: Ranks, backend: str, names: list[str], tmp_path: Path
 ) -> None:
-    ranks.run(2, check_gradients, backend, names, env=environment(tmp_path), deadline=DEADLINE)
+    deadline = deadline_of(backend)
+    ranks.run(2, check_gradients, backend, names, env=environment(tmp_path), deadline=deadline)
 
 
 def use_eager_gradients() -> None:
