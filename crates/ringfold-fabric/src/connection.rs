@@ -95,7 +95,8 @@ impl Intake {
     fn bytes(self) -> usize {
         match self {
             Self::Messages => 64 * 1024,
-            Self::Frames => 4 * 1024,
+            // A frame of 8 KiB takes one read.
+            Self::Frames => 8 * 1024 + 512,
         }
     }
 }

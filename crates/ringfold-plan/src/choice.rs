@@ -6,8 +6,8 @@ use crate::cost::Cost;
 use crate::estimate;
 use crate::layout::Layout;
 use crate::method::{
-    Method, Task, alone, barrier, broadcast, direct, doubling, exchange, halving, kept_apart, one_shot,
-    reduce, relay, ring, trees,
+    Method, Task, alone, barrier, broadcast, bruck, direct, doubling, exchange, halving, kept_apart,
+    one_shot, reduce, relay, ring, trees,
 };
 use crate::plan::Plan;
 use crate::shape::GroupShape;
@@ -36,10 +36,10 @@ pub fn methods(collective: Collective, reproducible: bool) -> &'static [Method] 
         Collective::Broadcast { .. } => &[broadcast::CHAIN, broadcast::TREE, broadcast::STAR],
         Collective::Barrier => &[barrier::TWO_TRIPS, barrier::DISSEMINATION],
         Collective::Reduce { .. } => &[reduce::CHAIN, reduce::STRAIGHT, reduce::STAR],
-        Collective::Gather { .. }
-        | Collective::Scatter { .. }
-        | Collective::AllToAll
-        | Collective::Transfer { .. } => &[exchange::EXCHANGE],
+        Collective::AllToAll => &[exchange::EXCHANGE, bruck::ALL_TO_ALL],
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Transfer { .. } => {
+            &[exchange::EXCHANGE]
+        }
     }
 }
 
@@ -215,13 +215,18 @@ fn methods_of(task: &Task) -> &'static [Method] {
 }
 
 /// Whether a method supports the request.
-fn is_possible(method: &Method, descriptor: &Descriptor, shape: &GroupShape) -> bool {
+fn is_possible(method: &Method, &Task { descriptor, layout, shape, .. }: &Task) -> bool {
     let is_linked = match descriptor.collective {
         Collective::Transfer { from, to } => shape.is_linked(from, to),
         _ => shape.is_full_mesh() || !method.needs_mesh || shape.world() == 1,
     };
     let has_trees = shape.network.as_ref().is_some_and(|network| !network.trees().is_empty());
-    let fits = method.algorithm != Algorithm::Trees || has_trees;
+    let fits = match (method.algorithm, descriptor.collective) {
+        (Algorithm::Trees, _) => has_trees,
+        // Blocks pass through ranks that would have to know their sizes.
+        (Algorithm::Doubling, Collective::AllToAll) => !layout.is_pairwise(),
+        _ => true,
+    };
     is_linked && fits && (descriptor.quantization.is_none() || method.one_owner)
 }
 
@@ -262,7 +267,7 @@ fn decide(task: &Task) -> Result<(&'static Method, Choice), NoPlan> {
         let (algorithm, reason) = (all[0].algorithm, Reason::Alone);
         return Ok((&all[0], Choice { algorithm, reason, limitation: None, candidates: Vec::new() }));
     }
-    let possible: Vec<_> = all.iter().filter(|method| is_possible(method, descriptor, shape)).collect();
+    let possible: Vec<_> = all.iter().filter(|method| is_possible(method, task)).collect();
     let forced = possible.iter().find(|method| Some(method.algorithm) == tuning.forced);
     let limitation = tuning.forced.filter(|_| forced.is_none()).map(Limitation::ForcedNotPossible);
     let candidates: Vec<_> = possible.iter().map(|method| candidate(method, task)).collect();
@@ -351,6 +356,19 @@ mod tests {
             (Algorithm::Doubling, Algorithm::Doubling, Algorithm::Doubling)
         );
         assert_eq!(of(1 << 20, 4), Algorithm::Direct);
+        let parts_of = |collective, bytes, world| {
+            let (tuning, shape) = (Tuning::default().for_loopback(), GroupShape::uniform(world));
+            look(&all_reduce(bytes).with_collective(collective), &shape, &tuning).algorithm
+        };
+        for (collective, best) in [
+            (Collective::AllGather, Algorithm::Doubling),
+            (Collective::ReduceScatter, Algorithm::Halving),
+            (Collective::AllToAll, Algorithm::Doubling),
+        ] {
+            assert_eq!(parts_of(collective, 4096, 8), best);
+            assert_eq!(parts_of(collective, 1 << 20, 8), Algorithm::Direct);
+            assert_eq!(parts_of(collective, 4096, 2), Algorithm::Direct);
+        }
         let measured = Tuning { tcp: Tuning::DEFAULT.shared, ..Tuning::default() };
         assert_eq!(measured.for_loopback().tcp, measured.tcp);
     }

@@ -13,6 +13,7 @@
 pub mod alone;
 pub mod barrier;
 pub mod broadcast;
+pub mod bruck;
 pub mod direct;
 pub mod doubling;
 pub mod exchange;
