@@ -1,8 +1,6 @@
 """``python -m pccl.master`` is the command ``pccl_master``: a master that runs until SIGINT or SIGTERM."""
 
-import sys
-
 from ringfold._cli import pccl_master
 
 if __name__ == "__main__":
-    sys.exit(pccl_master())
+    pccl_master()

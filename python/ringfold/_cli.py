@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from typing import NoReturn
 
 
-def ringfold() -> int:
+def ringfold() -> NoReturn:
     """The command ``ringfold``: see ``ringfold --help``."""
-    return _run("ringfold")
+    _run("ringfold")
 
 
-def ccoip_master() -> int:
+def ccoip_master() -> NoReturn:
     """A master that needs no arguments."""
-    return _run("ccoip_master")
+    _run("ccoip_master")
 
 
-def pccl_master() -> int:
+def pccl_master() -> NoReturn:
     """``ccoip_master`` under the name of the package ``pccl``."""
-    return _run("pccl_master")
+    _run("pccl_master")
 
 
-def _run(name: str) -> int:
+def _run(name: str) -> NoReturn:
     # The command catches signals itself. Python's handler would raise a KeyboardInterrupt afterwards.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -29,4 +31,6 @@ def _run(name: str) -> int:
 
     # To start itself as another process; -P because the current directory may contain a folder named ringfold.
     invocation = [sys.executable, "-P", "-m", "ringfold"]
-    return _native.command(name, sys.argv[1:], invocation)
+    code = _native.command(name, sys.argv[1:], invocation)
+    # Without the destructors of libraries: a thread that was left behind by Ctrl-C may still use them, and would crash.
+    os._exit(code)

@@ -57,7 +57,7 @@ def runner(start: Start, tmp_path: Path) -> Iterator[ProgramRunner]:
     """Programs run in a network namespace if root can create one, else on this machine; with a master."""
     with port_of_our_own(start) as prefix:
         runner = ProgramRunner(start, prefix)
-        command = "import sys; from ringfold._cli import pccl_master; sys.exit(pccl_master())"
+        command = "from ringfold._cli import pccl_master; pccl_master()"
         listen = ["--listen-address", f"127.0.0.1:{PORT}"]
         master = runner.run([*python(command), *listen], tmp_path)
         master.wait_for("master listening on", 30)

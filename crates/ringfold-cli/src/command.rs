@@ -90,6 +90,14 @@ struct MasterCommand {
     arguments: MasterArguments,
 }
 
+/// Ends the process of a command with the command's exit code.
+///
+/// The destructors of libraries do not run: a thread that was left behind by Ctrl-C may still use these libraries, and
+/// would die by a signal.
+pub fn end_process(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
+}
+
 /// Runs a command by name and returns its exit code; `None` if the name is unknown.
 ///
 /// The arguments do not include the name. `invocation` starts the command `ringfold` as another process.
@@ -161,7 +169,7 @@ fn run<A: CommandFactory + FromArgMatches>(
             error.exit_code()
         }
     };
-    // A Python interpreter would not flush Rust's standard output.
+    // Nothing else would flush Rust's standard output at the end of a Python interpreter or in `end_process`.
     let _ = std::io::stdout().flush();
     code
 }
