@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Which run, and what shows who asks.
 #[derive(Args, Debug)]
 pub struct ClientArguments {
-    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
+    /// The file with the join token of the run [default: RINGFOLD_JOIN_TOKEN, or the file named by RINGFOLD_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     #[command(flatten)]

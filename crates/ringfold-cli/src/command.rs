@@ -1,5 +1,5 @@
-//! The commands as functions from arguments to an exit code. They never end the process, which may be a Python
-//! interpreter.
+//! The commands as functions from arguments to an exit code. They do not end the process, which may be a Python
+//! interpreter; `end_process` does.
 
 use crate::bench::{Bench, CudaArguments, LossRankArguments, RankArguments, StateRankArguments};
 use crate::config::ConfigArguments;

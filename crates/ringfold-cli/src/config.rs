@@ -108,7 +108,7 @@ impl ShowArguments {
         for user in users {
             // A setting for one kind of process is no error for the others.
             let settings = if self.user.is_some() { given.clone() } else { given.only_for(user) };
-            for (setting, value, source) in Settings::load(user, &settings)?.rows() {
+            for (setting, value, source) in Settings::start(user, &settings)?.rows() {
                 let rows = found.entry(setting.name).or_default();
                 let (value, source) = (value.to_owned(), source.to_string());
                 match rows.iter_mut().find(|row| row.value == value && row.source == source) {

@@ -30,7 +30,7 @@ pub struct KeysArguments {
 enum KeysCommand {
     /// Make a join token: 256 random bits
     ///
-    /// Give it to the master and all peers, by PCCL_JOIN_TOKEN_FILE or PCCL_JOIN_TOKEN. Who has it can join the run and read its
+    /// Give it to the master and all peers, by RINGFOLD_JOIN_TOKEN_FILE or RINGFOLD_JOIN_TOKEN. Who has it can join the run and read its
     /// data; for all others the connections of the run are encrypted.
     Token {
         /// The file to write, which only its owner can read; it must not exist [default: standard output]

@@ -20,7 +20,7 @@ pub struct MasterArguments {
     #[arg(long, visible_alias = "listen-address", value_name = "ADDR")]
     listen: Vec<String>,
     /// The file with the token that peers need to join; several lines are several tokens, of which all are accepted
-    /// [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
+    /// [default: RINGFOLD_JOIN_TOKEN, or the file named by RINGFOLD_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     /// Serve metrics, health, the status and a web page over HTTP: HOST:PORT, HOST (port 48180) or PORT (at 127.0.0.1). It is

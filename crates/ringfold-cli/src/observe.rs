@@ -6,14 +6,15 @@ mod top;
 pub use top::TopArguments;
 
 use crate::client::ClientArguments;
-use crate::exit_code::{FAILURE, SUCCESS};
+use crate::exit_code::{FAILURE, SUCCESS, USAGE};
 use crate::serving;
 use crate::signals::Signals;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use ringfold::settings::table;
 use ringfold::{Health, Observer, ObserverOptions, Status};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,16 +48,31 @@ pub struct StatusArguments {
 }
 
 impl StatusArguments {
-    /// Prints the status, and returns the exit code: 0 healthy, 1 degraded, 2 unreachable.
+    /// Prints the status, and returns the exit code: 0 healthy, 1 degraded, 2 unreachable, or invalid arguments or settings.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.client.options(), self.client.masters(self.master.as_deref())?);
+        // Code 1 is that of a degraded run.
+        self.show().or_else(|error| match is_invalid(&error) {
+            true => {
+                eprintln!("ringfold status: {error:#}");
+                Ok(USAGE)
+            }
+            false => Err(error),
+        })
+    }
+
+    fn show(&self) -> Result<i32> {
+        let invalid = |error: anyhow::Error| ringfold::Error::BadArgument(format!("{error:#}"));
+        let masters = self.client.masters(self.master.as_deref()).map_err(invalid)?;
+        let options = self.client.options();
         if !self.watch {
-            return Ok(match connect(&options, &masters) {
-                Ok(mut observer) => self.print(&mut observer)?,
+            return match connect(&options, &masters).and_then(|mut observer| ask(&mut observer)) {
+                Ok(answer) => self.print(&answer),
+                Err(error @ ringfold::Error::BadArgument(_)) => Err(error.into()),
                 Err(error) => self.print_unreachable(&error),
-            });
+            };
         }
-        let interval = Duration::try_from_secs_f64(self.interval).context("invalid --interval")?;
+        let interval = Duration::try_from_secs_f64(self.interval)
+            .map_err(|error| ringfold::Error::BadArgument(format!("invalid --interval: {error}")))?;
         let interrupted = interrupt_flag()?;
         let mut code = UNREACHABLE;
         let mut observer: Option<Observer> = None;
@@ -66,16 +82,18 @@ impl StatusArguments {
                 // Clears the screen, and begins at its top.
                 print!("\x1b[2J\x1b[H");
             }
-            let printed = match &mut observer {
-                Some(observer) => self.print(observer),
-                None => connect(&options, &masters)
-                    .map_err(anyhow::Error::from)
-                    .and_then(|connected| self.print(observer.insert(connected))),
+            let answer = match &mut observer {
+                Some(observer) => ask(observer),
+                None => connect(&options, &masters).and_then(|connected| ask(observer.insert(connected))),
             };
-            code = printed.unwrap_or_else(|error| {
-                observer = None;
-                self.print_unreachable(&error)
-            });
+            code = match answer {
+                Ok(answer) => self.print(&answer)?,
+                Err(error @ ringfold::Error::BadArgument(_)) => return Err(error.into()),
+                Err(error) => {
+                    observer = None;
+                    self.print_unreachable(&error)?
+                }
+            };
             while Instant::now() < next && !interrupted.load(Ordering::Acquire) {
                 std::thread::sleep(next.saturating_duration_since(Instant::now()).min(INTERVAL_MIN));
             }
@@ -83,33 +101,48 @@ impl StatusArguments {
         Ok(code)
     }
 
-    fn print(&self, observer: &mut Observer) -> Result<i32> {
-        let json = observer.status_json()?;
-        let status: Status = serde_json::from_str(&json).context("the master sent an unknown status")?;
-        let mut out = std::io::stdout().lock();
+    fn print(&self, Answer { status, json, from }: &Answer) -> Result<i32> {
         match self.json {
-            true => writeln!(out, "{json}")?,
-            false => write!(out, "{}", text::render(&status, observer.address(), self.events))?,
+            true => serving::print_line(json)?,
+            false => serving::print_line(text::render(status, *from, self.events).trim_end_matches('\n'))?,
         }
-        out.flush()?;
         Ok(match status.run.health {
             Health::Healthy => SUCCESS,
             Health::Degraded => FAILURE,
         })
     }
 
-    fn print_unreachable(&self, error: &impl std::fmt::Display) -> i32 {
+    fn print_unreachable(&self, error: &impl std::fmt::Display) -> Result<i32> {
         if self.json {
             let verdict = format!("unreachable: {error}");
             let none: [(); 0] = [];
             let object = serde_json::json!({ "verdict": verdict, "health": "unreachable", "epoch": null,
-                "peers": none, "ring": none, "waits": none, "groups": none, "events": none });
-            println!("{object}");
+                "draining": null, "peers": none, "ring": none, "waits": none, "groups": none, "master": null,
+                "throughput": null, "history": none, "events": none, "time": null });
+            serving::print_line(&object.to_string())?;
         } else {
-            println!("unreachable: {error}");
+            serving::print_line(&format!("unreachable: {error}"))?;
         }
-        UNREACHABLE
+        Ok(UNREACHABLE)
     }
+}
+
+/// What a master says.
+struct Answer {
+    status: Status,
+    json: String,
+    from: SocketAddr,
+}
+
+fn ask(observer: &mut Observer) -> Result<Answer, ringfold::Error> {
+    let json = observer.status_json()?;
+    let unknown = |error| ringfold::Error::System(format!("the master sent an unknown status: {error}"));
+    Ok(Answer { status: serde_json::from_str(&json).map_err(unknown)?, json, from: observer.address() })
+}
+
+/// Whether an argument or a setting is invalid.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ringfold::Error::BadArgument(_)))
 }
 
 fn connect(options: &ObserverOptions, masters: &str) -> Result<Observer, ringfold::Error> {

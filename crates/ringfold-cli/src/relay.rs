@@ -19,7 +19,7 @@ pub struct RelayArguments {
     /// The address to listen on, HOST:PORT or HOST; may be repeated [default: all addresses, port 48149]
     #[arg(long, visible_alias = "listen", value_name = "ADDR")]
     bind: Vec<String>,
-    /// The file with the join token of the run [default: PCCL_JOIN_TOKEN, or the file named by PCCL_JOIN_TOKEN_FILE]
+    /// The file with the join token of the run [default: RINGFOLD_JOIN_TOKEN, or the file named by RINGFOLD_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     #[command(flatten)]

@@ -183,6 +183,19 @@ fn a_closed_port_is_named() {
     );
 }
 
+/// The master dials back, but no doctor runs there.
+#[test]
+fn a_missing_doctor_on_the_host_of_the_master_is_named() {
+    let test = "a_missing_doctor_on_the_host_of_the_master_is_named";
+    let Some(network) = network(test, 2) else { return };
+    let _master = master(&network);
+    let arguments = [MASTER, "--peers", "10.77.0.1", "--quick", "--wait", "1"];
+    let report = doctor(network.host(1), &arguments, TOKEN);
+    report.expect("master.port-back", "ok", "can connect to this host");
+    report.expect("peer.port", "fail", "10.77.0.1:48150 refuses connections");
+    report.expect_only_failure("peer.port");
+}
+
 #[test]
 fn an_mtu_black_hole_is_named_with_the_size_that_passes() {
     let test = "an_mtu_black_hole_is_named_with_the_size_that_passes";

@@ -1,10 +1,12 @@
 //! Tests of `ringfold status`, `evict` and `drain`.
 
-use crate::process::{Process, RINGFOLD, eventually, output};
+use crate::process::{Process, RINGFOLD, command, eventually, output};
 use ringfold::Communicator;
 use ringfold_lab::skip;
 use rustix::process::Signal;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 const LISTENING: &str = "master listening on ";
 
@@ -57,6 +59,35 @@ fn watching_prints_again_until_it_is_interrupted() {
     watching.signal(Signal::INT);
     let (status, stderr) = watching.end();
     assert_eq!(status.code(), Some(0), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_watch() {
+    for more in [&[][..], &["--json"]] {
+        let watch = [&["status", "127.0.0.1:1", "--watch", "--interval", "0.1"][..], more].concat();
+        let mut watching = command(RINGFOLD, &watch)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command");
+        let mut line = String::new();
+        BufReader::new(watching.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("unreachable: "), "{line}");
+        let ended = watching.wait_with_output().unwrap();
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("cannot write to standard output"), "{stderr}");
+    }
+}
+
+#[test]
+fn an_invalid_setting_is_not_an_unreachable_master() {
+    for (variable, value) in [("RINGFOLD_HEARTBEAT", "abc"), ("RINGFOLD_CONFIG", "/nonexistent.toml")] {
+        let shown = command(RINGFOLD, &["status", "127.0.0.1:1"]).env(variable, value).output().unwrap();
+        let stderr = String::from_utf8(shown.stderr).unwrap();
+        assert_eq!((shown.status.code(), &shown.stdout[..]), (Some(2), &b""[..]), "{stderr}");
+        assert!(stderr.contains(value) && !stderr.contains("unreachable"), "{stderr}");
+    }
 }
 
 /// A session of tmux, which is a terminal for a command.
@@ -120,12 +151,15 @@ fn operators_need_their_token() {
     let refused = output(RINGFOLD, &["evict", "bob", "--master", &address]);
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("token"), "{stderr}");
+    assert!(stderr.contains("the token of operators is missing. Give it by --admin-token-file"), "{stderr}");
+    assert!(!stderr.contains("could not reach"), "{stderr}");
     let with_token = ["--master", &address, "--admin-token-file", path];
     let drained = output(RINGFOLD, &[&["drain"][..], &with_token].concat());
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
-    let shown = String::from_utf8(output(RINGFOLD, &["status", &address]).stdout).unwrap();
+    let status = output(RINGFOLD, &["status", &address]);
+    let shown = String::from_utf8(status.stdout).unwrap();
     assert!(shown.starts_with("draining: no peer may join, 1 are left\n"), "{shown}");
+    assert_eq!(status.status.code(), Some(0), "{shown}");
     let evicted = output(RINGFOLD, &[&["evict", "bob", "--reason", "test"][..], &with_token].concat());
     assert_eq!(String::from_utf8(evicted.stdout).unwrap(), "bob is evicted\n");
     let error = eventually("the eviction", || bob.update_topology().err());

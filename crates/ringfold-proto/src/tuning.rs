@@ -109,7 +109,7 @@ impl Tuning {
         forced: None,
     };
 
-    /// Adapts to ranks that are all on one host and do not share memory, except what differs from the defaults: sending a
+    /// Adapts to ranks that are all on one host, except what differs from the defaults: sending a
     /// frame through the kernel takes longer than waiting for one, and a rank with many eager slots runs ahead of ranks that
     /// wait for a core.
     pub fn for_loopback(self) -> Self {
@@ -140,11 +140,11 @@ impl Tuning {
         Self { window_slots: self.window_slots.max(slots), eager_slots, tcp, ..self }
     }
 
-    /// Frames of an operation up to which a receiver grants no slots by itself. Of many eager slots half may be on their way
-    /// back.
+    /// Frames of an operation up to which a receiver grants no slots by itself. Of many eager slots, and of their bytes, half
+    /// may be on their way back.
     pub fn eager_frames_max(&self) -> usize {
         let eager = usize::from(self.eager_slots);
-        if eager >= limits::EAGER_SLOTS_MANY { (eager / 2).min(self.eager_chunks_max()) } else { eager }
+        if eager >= limits::EAGER_SLOTS_MANY { (self.eager_chunks_max() / 2).max(1) } else { eager }
     }
 
     /// Full chunks that may be in eager slots at a time. Of many eager slots a part of the window, because granted slots are
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn ranks_of_one_host_have_many_eager_slots_for_short_operations() {
         let near = Tuning::DEFAULT.for_loopback();
-        assert_eq!((near.eager_slots, near.eager_frames_max(), near.eager_chunks_max()), (64, 4, 4));
+        assert_eq!((near.eager_slots, near.eager_frames_max(), near.eager_chunks_max()), (64, 2, 4));
         let chosen = Tuning { eager_slots: 2, tcp: Tuning::DEFAULT.shared, ..Tuning::DEFAULT };
         assert_eq!(chosen.for_loopback(), chosen);
     }

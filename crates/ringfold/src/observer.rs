@@ -5,12 +5,13 @@ use crate::error::invalid;
 use crate::master::Status;
 use crate::settings::{self, Given, Settings, User, table};
 use crate::{Error, MASTER_PORT, limits, protection};
-use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, dial_while};
+use ringfold_fabric::dialer::{Credentials, DialError, DialTiming, Dialed, dial_while};
 use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::poller::{Poller, Readiness};
-use ringfold_fabric::tls::TlsFiles;
+use ringfold_fabric::tls::{Security, TlsFiles};
 use ringfold_proto::cause::MasterLoss;
-use ringfold_proto::handshake::{DialTarget, Identity};
+use ringfold_proto::handshake::{DialTarget, HandshakeError, Identity};
+use ringfold_proto::hello::ConnectionRejection;
 use ringfold_proto::id::RunId;
 use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use ringfold_proto::peer::Failure;
@@ -69,14 +70,18 @@ impl ObserverOptions {
     }
 
     /// Connects to the active one of these masters, `host:port` each, separated by commas. If none is active, to one that answers.
+    ///
+    /// Invalid settings, tokens and certificates are an [`Error::BadArgument`], and so are commands that a master does not take
+    /// from this caller.
     pub fn connect(&self, masters: &str) -> Result<Observer, Error> {
         let settings = Settings::start(User::Peer, &self.given)?;
+        let access = self.access(&settings)?;
         let (mut failures, mut standby) = (Vec::new(), None);
         let mut listed: Vec<_> = masters.split(',').map(|text| text.trim().to_owned()).collect();
         let mut next = 0;
         while let Some(master) = listed.get(next).cloned() {
             next += 1;
-            let connected = self.connect_one(&master, &settings).and_then(|mut observer| {
+            let connected = self.connect_one(&master, &settings, &access).and_then(|mut observer| {
                 let status = observer.status()?;
                 Ok((observer, status))
             });
@@ -90,25 +95,34 @@ impl ObserverOptions {
                     }
                     standby.get_or_insert(observer);
                 }
+                Err(error @ Error::BadArgument(_)) => return Err(error),
                 Err(error) => failures.push(format!("{master}: {error}")),
             }
         }
         standby.ok_or_else(|| Failure::MasterLost(MasterLoss::Unreachable(failures.join("; "))).into())
     }
 
-    fn connect_one(&self, master: &str, settings: &Settings) -> Result<Observer, Error> {
-        let addresses = resolve(master)?;
+    /// What shows who asks.
+    fn access(&self, settings: &Settings) -> Result<Access, Error> {
         let token = settings::token(settings, self.token.clone())?;
         let admin_token =
             settings::token_of_file(settings, &table::ADMIN_TOKEN_FILE, self.admin_token.clone())?;
-        let token = if self.commands && !admin_token.is_none() { admin_token } else { token };
+        let is_operator = self.commands && !admin_token.is_none();
+        let token = if is_operator { admin_token } else { token };
         let tls = settings::tls(settings, self.tls.clone())?;
         let is_insecure = self.insecure.unwrap_or_else(|| settings.is_on(&table::INSECURE));
         let security = protection::keys(&token, tls.as_ref(), is_insecure)?;
-        protection::check_dial(&token, &security, &addresses, settings)?;
+        Ok(Access { token, is_operator, security })
+    }
+
+    fn connect_one(&self, master: &str, settings: &Settings, access: &Access) -> Result<Observer, Error> {
+        let addresses = resolve(master)?;
+        let Access { token, security, .. } = access;
+        protection::check_dial(token, security, &addresses, settings)?;
         let system = |error: io::Error| Error::system("connecting failed", &error);
         let me = security.peer();
-        let poller = Arc::new(Poller::with_settings(settings).map_err(system)?.with_security(security));
+        let poller =
+            Arc::new(Poller::with_settings(settings).map_err(system)?.with_security(security.clone()));
         let credentials = Credentials {
             identity: Identity::new(me, RunId(0)),
             target: if self.commands { DialTarget::commanded() } else { DialTarget::observed() },
@@ -117,22 +131,75 @@ impl ObserverOptions {
         let end = Instant::now() + limits::OBSERVER_CONNECT_MAX;
         let timing = DialTiming { answer_max: limits::OBSERVER_CONNECT_MAX, ..DialTiming::of(&poller) };
         let may_wait = |_: &_| match end.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::Error::new(
+            Duration::ZERO => Err(DialFailure::System(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("no answer within {} s", limits::OBSERVER_CONNECT_MAX.as_secs()),
-            )),
+            ))),
             left => Ok(left),
         };
-        let dialed: io::Result<Dialed> = dial_while(&addresses, &credentials, timing, &poller, may_wait);
-        let dialed = dialed.map_err(|error| Error::System(error.to_string()))?;
+        let dialed: Result<Dialed, DialFailure> =
+            dial_while(&addresses, &credentials, timing, &poller, may_wait);
+        let dialed = dialed.map_err(|failure| match failure {
+            DialFailure::Refused(error) if self.commands => access.explain(master, &error),
+            DialFailure::Refused(error) => Error::System(error.to_string()),
+            DialFailure::System(error) => Error::System(error.to_string()),
+        })?;
         Ok(Observer { control: ControlConnection::new(dialed.connection), poller, address: dialed.address })
+    }
+}
+
+/// What shows a master who asks.
+struct Access {
+    token: JoinToken,
+    /// Whether the token is that of operators.
+    is_operator: bool,
+    security: Arc<Security>,
+}
+
+impl Access {
+    /// The error of an operator that a master refuses.
+    fn explain(&self, master: &str, error: &DialError) -> Error {
+        let refusal = error.failures.iter().find_map(|(_, rejection)| rejection.error);
+        let why = match refusal {
+            Some(HandshakeError::TokenMissing | HandshakeError::BadToken) if self.is_operator => {
+                "it has another token of operators. Give it by --admin-token-file or RINGFOLD_ADMIN_TOKEN_FILE".into()
+            }
+            Some(HandshakeError::TokenMissing | HandshakeError::BadToken) => {
+                "the token of operators is missing. Give it by --admin-token-file or RINGFOLD_ADMIN_TOKEN_FILE; the join token is \
+                 not enough"
+                    .into()
+            }
+            Some(HandshakeError::Rejected(
+                reason @ (ConnectionRejection::NoAdmin | ConnectionRejection::Certificate(_)),
+            )) => reason.to_string(),
+            _ => return Error::System(error.to_string()),
+        };
+        invalid!("the master at {master} refuses: {why}")
+    }
+}
+
+/// Why a master was not reached.
+enum DialFailure {
+    System(io::Error),
+    Refused(DialError),
+}
+
+impl From<io::Error> for DialFailure {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<DialError> for DialFailure {
+    fn from(error: DialError) -> Self {
+        Self::Refused(error)
     }
 }
 
 /// The addresses of a master.
 fn resolve(master: &str) -> Result<Vec<SocketAddr>, Error> {
     let resolved = settings::with_port(master, MASTER_PORT).to_socket_addrs().map(Iterator::collect);
-    resolved.map_err(|error| invalid!("cannot resolve {master}: {error}"))
+    resolved.map_err(|error| Error::System(format!("cannot resolve {master:?}: {error}")))
 }
 
 /// A connection to a master, made by [`ObserverOptions::connect`].

@@ -85,8 +85,8 @@ fn with_tokens_only_those_who_know_them_observe_and_command() {
         "{error}"
     );
     assert!(
-        refused(&observing.clone().commands(true)).contains("token is wrong"),
-        "the join token is not enough"
+        refused(&observing.clone().commands(true)).contains("the join token is not enough"),
+        "operators have another token"
     );
     let mut operator = observing.commands(true).admin_token(admin).connect(&address).unwrap();
     assert_eq!(operator.evict("eve", "").unwrap_err().to_string(), "no peer is called \"eve\"");

@@ -50,58 +50,73 @@ fn check(group: &Group, what: &str) {
     assert_eq!(bits(&part), expected[start..][..part.len()], "reduce_scatter: {what}");
 }
 
+/// All algorithms. Those that reduce in another order are not used, even if they are forced.
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Direct,
+    Algorithm::OneShot,
+    Algorithm::Ring,
+    Algorithm::Halving,
+    Algorithm::Doubling,
+    Algorithm::Trees,
+];
+
 #[test]
 fn groups_give_the_same_bits_with_every_plan_transport_chunk_and_number_of_ranks_per_host() {
     for world in 2..=9 {
-        for (number, algorithm) in
-            [Algorithm::Direct, Algorithm::OneShot, Algorithm::Ring].into_iter().enumerate()
-        {
-            let tuning =
-                Tuning { forced: Some(algorithm), chunk_bytes: 256 << (3 * number), ..Tuning::default() };
-            let what = format!("{world} ranks, {algorithm}, {} ranks per host", number + 1);
-            let configure = |builder: GroupBuilder| {
-                builder.tuning(tuning).timeout(LONG).connect_timeout(LONG).reproducible(true)
-            };
-            run_ranks(world, |builder| configure(builder).media(Media::Tcp), |group| check(&group, &what));
+        let configure =
+            |builder: GroupBuilder| builder.timeout(LONG).connect_timeout(LONG).setting("reproducible", true);
+        run_ranks(
+            world,
+            |builder| configure(builder).media(Media::Shared),
+            |group| check(&group, "shared memory"),
+        );
+        for (number, algorithm) in ALGORITHMS.into_iter().enumerate() {
+            let chunk_bytes = 256 << (2 * (number % 3));
+            let tuning = Tuning { forced: Some(algorithm), chunk_bytes, ..Tuning::default() };
+            // All over TCP, and then through shared memory within hosts of one, two or three ranks.
+            let what = format!("{world} ranks, {algorithm}, TCP");
+            let tcp = |builder: GroupBuilder| configure(builder).tuning(tuning).media(Media::Tcp);
+            run_ranks(world, tcp, |group| check(&group, &what));
+            let per_host = 1 + (number + world) % 3;
+            on_hosts(world, per_host, |builder| configure(builder).tuning(tuning), &algorithm.to_string());
         }
-        let shared = |builder: GroupBuilder| builder.media(Media::Shared).setting("reproducible", true);
-        run_ranks(world, shared, |group| check(&group, "shared memory"));
     }
 }
 
-#[test]
-fn ranks_of_several_hosts_give_the_same_bits() {
-    for (world, per_host) in [(4, 2), (5, 3), (6, 1)] {
-        let at = bootstrap_file();
-        std::thread::scope(|scope| {
-            for rank in 0..world {
-                let builder =
-                    Group::builder().rank(rank).world(world).bootstrap(at.clone()).reproducible(true);
-                let builder = builder.setting("host", format!("host-{}", rank / per_host));
-                scope
-                    .spawn(move || check(&builder.connect().unwrap(), &format!("{per_host} ranks per host")));
-            }
-        });
-    }
+/// Checks a group whose ranks are on several hosts.
+fn on_hosts(
+    world: usize,
+    per_host: usize,
+    configure: impl Fn(GroupBuilder) -> GroupBuilder + Sync,
+    what: &str,
+) {
+    let (at, configure) = (bootstrap_file(), &configure);
+    std::thread::scope(|scope| {
+        for rank in 0..world {
+            let builder = Group::builder().rank(rank).world(world).bootstrap(at.clone());
+            let builder = builder.setting("host", format!("host-{}", rank / per_host));
+            scope.spawn(move || {
+                let group = configure(builder).connect().unwrap();
+                check(&group, &format!("{world} ranks, {what}, {per_host} ranks per host"));
+            });
+        }
+    });
 }
 
 #[test]
 fn peers_give_the_same_bits_with_every_plan_and_transport_in_the_order_in_which_they_joined() {
-    for world in 2..=9 {
-        for (setting, forced) in [
-            (("shared_memory", "true"), None),
-            (("shared_memory", "false"), Some(Algorithm::Ring)),
-            (("quic", "false"), Some(Algorithm::Direct)),
-        ] {
+    for has_shared_memory in [true, false] {
+        for forced in [None].into_iter().chain(ALGORITHMS.map(Some)) {
             let tuning = Tuning { forced, ..Tuning::default() };
             let master = Master::builder().listen("127.0.0.1:0").tuning(tuning).build();
             master.run().unwrap();
             let peer = |number: usize| {
                 let builder = Communicator::builder(master.addresses()[0].to_string());
-                let builder = builder.name(format!("peer-{number}")).setting(setting.0, setting.1);
+                let builder =
+                    builder.name(format!("peer-{number}")).setting("shared_memory", has_shared_memory);
                 if number.is_multiple_of(2) { builder.reproducible(true) } else { builder }.build().unwrap()
             };
-            let peers: Vec<_> = (0..world).map(peer).collect();
+            let peers: Vec<_> = (0..9).map(peer).collect();
             // Each one joins alone, so that the order of the members is known.
             for (number, joins) in peers.iter().enumerate() {
                 std::thread::scope(|scope| {
@@ -115,22 +130,27 @@ fn peers_give_the_same_bits_with_every_plan_and_transport_in_the_order_in_which_
                     }
                     joined.join().unwrap().unwrap();
                 });
+                let what = format!("{} peers, {forced:?}, shared memory: {has_shared_memory}", number + 1);
+                check_peers(&peers[..=number], &what);
             }
-            std::thread::scope(|scope| {
-                for (number, peer) in peers.iter().enumerate() {
-                    scope.spawn(move || {
-                        let mut data = input_of(number);
-                        // Peers that say so for each operation agree with those that say so for all.
-                        let options = AllReduce::sum();
-                        let odd = !number.is_multiple_of(2);
-                        let options = if odd { options.reproducible() } else { options };
-                        peer.all_reduce(&mut data, options).unwrap();
-                        assert_eq!(bits(&data), sum_of(world), "{world} peers, {setting:?}, {forced:?}");
-                    });
-                }
-            });
         }
     }
+}
+
+fn check_peers(peers: &[Communicator], what: &str) {
+    std::thread::scope(|scope| {
+        for (number, peer) in peers.iter().enumerate() {
+            scope.spawn(move || {
+                let mut data = input_of(number);
+                // Peers that say so for each operation agree with those that say so for all.
+                let options = AllReduce::sum();
+                let odd = !number.is_multiple_of(2);
+                let options = if odd { options.reproducible() } else { options };
+                peer.all_reduce(&mut data, options).unwrap();
+                assert_eq!(bits(&data), sum_of(peers.len()), "{what}");
+            });
+        }
+    });
 }
 
 #[test]

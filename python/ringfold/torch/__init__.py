@@ -6,7 +6,8 @@
     dist.init_process_group("ringfold")
 
 Use ``"ringfold"`` instead of ``"gloo"``. From torch 2.14 on the import is not needed: torch finds the backend by its name.
-``ringfold.torch.empty`` makes tensors that the other ranks of the host read in place.
+``ringfold.torch.Options`` has the settings of a process group. ``ringfold.torch.empty`` makes tensors that the other ranks of
+the host read in place.
 """
 
 from __future__ import annotations
@@ -22,9 +23,29 @@ except ImportError as error:  # pragma: no cover - tested in an environment with
         "(ringfold.Run and pccl work without it.)"
     ) from error
 
+from torch._C._distributed_c10d import Backend
+
 from ringfold._shared_buffer import Shape, allocate, dimensions
 
-__all__ = ["empty", "register"]
+__all__ = ["Options", "empty", "register"]
+
+
+class Options(Backend.Options):
+    """Settings of one process group, by name; they take precedence over variables and the file of settings:
+
+        dist.init_process_group("ringfold", pg_options=ringfold.torch.Options(reproducible=True))
+
+    Unknown names and invalid values are errors of ``init_process_group`` or ``new_group``.
+    """
+
+    def __init__(self, **settings: bool | int | str) -> None:
+        super().__init__("ringfold")
+        self._settings = settings
+
+    def hints(self) -> dict[str, str]:
+        """The settings as hints of torchcomms."""
+        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self._settings.items()}
+        return {f"ringfold::{name}": text for name, text in texts.items()}
 
 
 def empty(shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -49,8 +70,8 @@ def register() -> None:
         dist.Backend.register_backend("ringfold", _new_backend, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _new_backend(options: Any, _: object | None) -> Any:
-    """Creates the backend of one group."""
+def _new_backend(options: Any, given: object | None) -> Any:
+    """Creates the backend of one group. Options of other backends are ignored: a group may have several."""
     from torchcomms._backend_wrapper import _BackendWrapper
     from torchcomms._c10d_group import direct_group
     from torchcomms._environment import as_rank
@@ -63,6 +84,7 @@ def _new_backend(options: Any, _: object | None) -> Any:
             name=f"group {options.group_id}",
             timeout=options.timeout,
             store=options.store,
+            hints=given.hints() if isinstance(given, Options) else None,
         )
     backend = _BackendWrapper(comm)
     return direct_group(backend, options) or backend

@@ -42,6 +42,28 @@ def sum_of_torch(folder: Path) -> float:
         return data.item()
 
 
+def sums_with_options(folder: Path) -> list[float]:
+    import ringfold.torch
+
+    options = ringfold.torch.Options(reproducible=True, integrity="payloads")
+    sums = []
+    with process_group("ringfold", folder, pg_options=options):
+        for group in (None, dist.new_group(pg_options=options)):
+            data = torch.tensor([VALUES[dist.get_rank()]])
+            dist.all_reduce(data, group=group)
+            sums.append(data.item())
+        with pytest.raises(RuntimeError, match="reproducable"):
+            dist.new_group(pg_options=ringfold.torch.Options(reproducable=True))
+    return sums
+
+
+def test_options_make_the_order_of_torch_distributed_that_of_the_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    first, second, third = (torch.tensor(value) for value in VALUES)
+    env = {"RINGFOLD_SHARED_MEMORY": "false"}
+    expected = [((first + second) + third).item()] * 2
+    assert ranks.run(3, sums_with_options, tmp_path, env=env) == [expected] * 3
+
+
 def test_a_variable_makes_the_order_of_torch_distributed_that_of_the_ranks(
     ranks: Ranks, tmp_path: Path
 ) -> None:

@@ -22,13 +22,16 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def process_group(backend: str, folder: Path, seconds: float = 30.0) -> Iterator[None]:
+def process_group(
+    backend: str, folder: Path, seconds: float = 30.0, pg_options: object | None = None
+) -> Iterator[None]:
     """The default process group. Its ranks meet in a folder: a store of rank 0's would be gone with the process group, and
     others may have come for the next one by then."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(str(folder / f"store{next(_numbers)}"), world)
+    timeout = timedelta(seconds=seconds)
     dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+        backend, store=store, rank=rank, world_size=world, timeout=timeout, pg_options=pg_options
     )
     try:
         yield

@@ -1,4 +1,5 @@
-//! How many frames may be in the eager slots of a pair, and how many bytes. Both ends know.
+//! How many frames may be in the eager slots of a pair, and how many bytes. Both ends know both; the receiver enforces the
+//! number of slots, which bounds its memory, too.
 
 use ringfold_proto::tuning::Tuning;
 

@@ -408,8 +408,8 @@ impl<W: Workspace> Op<W> {
         }
     }
 
-    /// Parks the operation until there is a slot, and requests one once. Long lanes need no request: the other end
-    /// grants slots to them as soon as it starts the operation.
+    /// Parks the operation until there is a slot, and requests one once. Long lanes of which frames have left need no
+    /// request: the other end knows of the operation, and grants slots to them as soon as it starts it.
     fn park(
         id: OpId,
         lane: &mut OutLane,
@@ -422,7 +422,8 @@ impl<W: Workspace> Op<W> {
             lane.parked = true;
             pair.credit.parked.push(id);
         }
-        if !lane.asked && !lane.was_granted && frames <= tuning.eager_frames_max() {
+        let is_unknown = lane.sent == 0 || frames <= tuning.eager_frames_max();
+        if !lane.asked && !lane.was_granted && is_unknown {
             lane.asked = true;
             out.send(pair.peer, LinkMessage::Want { op: id });
         }

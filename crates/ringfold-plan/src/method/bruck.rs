@@ -14,7 +14,7 @@ use ringfold_proto::tuning::Algorithm;
 pub const ALL_TO_ALL: Method = Method {
     algorithm: Algorithm::Doubling,
     needs_mesh: true,
-    one_owner: true,
+    one_owner: false,
     traffic: |task| {
         let hops: u64 = (1..task.world()).map(|distance| u64::from(distance.count_ones())).sum();
         hops * task.descriptor.count

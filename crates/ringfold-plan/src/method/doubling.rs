@@ -29,7 +29,7 @@ pub const ALL_REDUCE: Method = Method {
 pub const ALL_GATHER: Method = Method {
     algorithm: Algorithm::Doubling,
     needs_mesh: true,
-    one_owner: true,
+    one_owner: false,
     traffic: |task| {
         let extras = (task.world() - core_of(task)) as u64;
         (core_of(task) as u64 - 1 + extras) * task.descriptor.count

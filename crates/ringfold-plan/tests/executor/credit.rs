@@ -84,22 +84,38 @@ fn a_parked_operation_asks_once() {
 /// On a long link a request and its answer would take a round trip.
 #[test]
 fn of_many_eager_slots_half_are_enough_without_a_request() {
-    let mut net = Net::open(2, tuning(16, 32), 1);
+    let mut net = Net::open(2, Tuning { chunk_bytes: 16, ..tuning(16, 32) }, 1);
     let wants = |net: &Net| net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. }));
     let grants = |net: &Net| net.count_messages(1, |m| matches!(m, LinkMessage::Grant { .. }));
-    for (seq, frames) in [8, 8, 3, 8, 16, 16, 9, 16].into_iter().enumerate() {
+    for (seq, frames) in [4, 4, 3, 4, 8, 8, 5, 8].into_iter().enumerate() {
         let granted = grants(&net);
-        let memory = Memory::out_of_place(values(0, frames), frames);
+        let count = 2 * frames;
+        let memory = Memory::out_of_place(values(0, count), count);
         // The receiver starts first, and what it grants arrives.
         for rank in [1, 0] {
-            net.start(rank, op(1, seq as u64), descriptor(frames), one_way(rank, frames, 1), &memory);
+            net.start(rank, op(1, seq as u64), descriptor(count), one_way(rank, frames, 2), &memory);
             net.settle();
         }
         assert!(net.is_done(1, op(1, seq as u64)));
-        assert_eq!(grants(&net) > granted, frames > 8, "{frames} frames");
+        assert_eq!(grants(&net) > granted, frames > 4, "{frames} frames");
         (0..2).for_each(|rank| net.commit(rank, op(1, seq as u64)));
     }
     assert_eq!(wants(&net), 0);
+}
+
+#[test]
+fn a_receiver_hears_of_a_long_operation_for_which_there_is_no_eager_slot() {
+    let mut net = Net::open(2, tuning(2, 4), 1);
+    let (short, long) = (Memory::out_of_place(values(0, 2), 2), Memory::out_of_place(values(0, 20), 20));
+    net.start(0, op(1, 0), descriptor(2), one_way(0, 2, 1), &short);
+    net.start(0, op(2, 0), descriptor(20), one_way(0, 20, 1), &long);
+    net.settle();
+    // It may start operations only when they are offered, and in any order.
+    assert!(net.peers[1].executor.is_offered(op(2, 0)));
+    net.start(1, op(2, 0), descriptor(20), one_way(1, 20, 1), &long);
+    net.settle();
+    assert!(net.is_done(1, op(2, 0)));
+    assert_eq!(long.target(), values(0, 20));
 }
 
 #[test]

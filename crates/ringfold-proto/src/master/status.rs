@@ -79,7 +79,10 @@ impl Master {
             self.groups.iter().find(|(id, g)| lost(g) && self.roster.group_world(**id) == 0)
         {
             let pending = self.group_pending(*id);
-            return Some(format!("all peers of {id} were lost: {pending} are back, and wait for the others"));
+            return Some(match pending {
+                0 => format!("all peers of {id} have gone, and with them its shared state: none is back"),
+                _ => format!("all peers of {id} were lost: {pending} are back, and wait for the others"),
+            });
         }
         let overdue = |since: Time| now.since(since) >= self.config.timing.warn_after;
         // Peers that wait for each other are a worse problem than one that computes.

@@ -69,7 +69,7 @@ pub(super) fn rejection(party: Party, label: &str, rejection: &Rejection) -> Fin
     use HandshakeError as Error;
     let fail = |check: &str, text: String, remedy: &str| Finding::fail(&party.check(check), text, remedy);
     let token = |text: String| {
-        let remedy = "copy the file of `ringfold keys token` to this host, and name it by --token-file or PCCL_JOIN_TOKEN_FILE";
+        let remedy = "copy the file of `ringfold keys token` to this host, and name it by --token-file or RINGFOLD_JOIN_TOKEN_FILE";
         fail("token", text, remedy)
     };
     match rejection.error {
@@ -105,7 +105,7 @@ pub(super) fn rejection(party: Party, label: &str, rejection: &Rejection) -> Fin
         Some(Error::Rejected(Refusal::Plaintext)) => fail(
             "tls",
             format!("{label} encrypts its connections, and this host does not"),
-            "remove --insecure and RINGFOLD_INSECURE here, or set it on all hosts",
+            "give this host the token or the certificates of the run; if it has them, remove --insecure and RINGFOLD_INSECURE here",
         ),
         Some(Error::Rejected(Refusal::WrongPurpose)) => Finding::warn(
             &party.check("version"),

@@ -53,6 +53,8 @@ struct OwnChecks {
     are_done: Mutex<bool>,
     done: Condvar,
     visitors: Mutex<Vec<IpAddr>>,
+    /// The instances of masters, which are no visitors: they dial because this doctor asks them to.
+    masters: Mutex<Vec<u64>>,
     datagrams: Mutex<VecDeque<[u8; 16]>>,
 }
 
@@ -174,8 +176,8 @@ impl DoctorService {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let answer = match messages.receive(left.min(limits::IDLE_MAX))? {
-                DoctorRequest::About { .. } => {
-                    self.note_visitor(from.ip());
+                DoctorRequest::About { instance, .. } => {
+                    self.note_visitor(from.ip(), instance);
                     let observed = SocketAddr::new(from.ip().to_canonical(), from.port());
                     let (name, release) = (self.0.name.clone(), RELEASE.to_owned());
                     DoctorAnswer::About { instance: self.0.instance, name, release, observed }
@@ -229,8 +231,18 @@ impl DoctorService {
         }
     }
 
-    fn note_visitor(&self, ip: IpAddr) {
+    /// A master has answered.
+    pub(super) fn note_master(&self, instance: u64) {
+        if let Some(own) = &self.0.own_checks {
+            own.masters.lock().push(instance);
+        }
+    }
+
+    fn note_visitor(&self, ip: IpAddr, instance: u64) {
         let Some(own) = &self.0.own_checks else { return };
+        if own.masters.lock().contains(&instance) {
+            return;
+        }
         let (mut visitors, ip) = (own.visitors.lock(), ip.to_canonical());
         if !visitors.contains(&ip) && visitors.len() < limits::VISITORS_MAX {
             visitors.push(ip);

@@ -252,6 +252,9 @@ impl Visit<'_> {
             (report.is_self, report.findings) = (true, Vec::new());
             return Ok(());
         }
+        if let Party::Master = party {
+            service.note_master(instance);
+        }
         report.findings.push(explain::version(party, label, RELEASE, &release, reached.version));
         (self.progress)(&format!("measuring the round trip to {label}"));
         let (round_trip, offset_us) = self.time(&mut reached.questions)?;

@@ -163,6 +163,16 @@ impl MasterOptions {
     /// Warns if the master listens on a non-loopback address without authentication, or fails if that is not allowed.
     pub(super) fn check_token(&self, security: &Security, addresses: &[SocketAddr]) -> Result<(), Error> {
         let open = addresses.iter().find(|address| protection::is_off_loopback(address.ip()));
+        if let Some(address) = open.filter(|_| !security.has_certificates()) {
+            for (token, what) in [(&self.token, "join token"), (&self.admin_token, "admin token")] {
+                if let Err(error) = protection::check_length(token, what) {
+                    tracing::warn!(
+                        target: "ringfold::master",
+                        "the master listens on {address}, where nobody can use its {what}: {error}"
+                    );
+                }
+            }
+        }
         let is_open = self.token.is_none() && !security.has_certificates();
         if let (true, Some(address)) = (is_open, open) {
             protection::check_unauthenticated(&format!("listening on {address}"), &self.settings)?;
