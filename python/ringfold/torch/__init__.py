@@ -23,9 +23,8 @@ except ImportError as error:  # pragma: no cover - tested in an environment with
         "(ringfold.Run and pccl work without it.)"
     ) from error
 
-from torch._C._distributed_c10d import Backend
-
 from ringfold._shared_buffer import Shape, allocate, dimensions
+from torch._C._distributed_c10d import Backend
 
 __all__ = ["Options", "empty", "register"]
 
@@ -44,7 +43,10 @@ class Options(Backend.Options):
 
     def hints(self) -> dict[str, str]:
         """The settings as hints of torchcomms."""
-        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self._settings.items()}
+        texts = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self._settings.items()
+        }
         return {f"ringfold::{name}": text for name, text in texts.items()}
 
 
