@@ -12,36 +12,48 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::Layered;
 use tracing_subscriber::prelude::*;
 
-/// The least severe level that is logged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogLevel(LevelFilter);
+/// What is logged: a level, or levels of parts of the program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LogFilter(Targets);
 
-impl FromStr for LogLevel {
+impl FromStr for LogFilter {
     type Err = String;
 
+    /// Reads a level, or several such as `warn,ringfold=debug`.
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(Self(match text.trim().to_ascii_lowercase().as_str() {
-            "trace" => LevelFilter::TRACE,
-            "debug" => LevelFilter::DEBUG,
-            "info" => LevelFilter::INFO,
-            "warn" | "warning" => LevelFilter::WARN,
-            "err" | "error" => LevelFilter::ERROR,
-            // Ringfold logs nothing as fatal.
-            "fatal" | "none" | "off" => LevelFilter::OFF,
-            _ => {
-                return Err(format!(
-                    "unknown log level {text:?}: use trace, debug, info, warn, error, fatal or off"
-                ));
+        let (mut filter, mut rest) = (Targets::new(), LevelFilter::WARN);
+        for part in text.split(',') {
+            match part.split_once('=') {
+                Some((target, level)) => filter = filter.with_target(target.trim(), read_level(level)?),
+                None => rest = read_level(part)?,
             }
-        }))
+        }
+        Ok(Self(filter.with_default(rest)))
     }
 }
 
 /// As it is written in a setting.
-impl fmt::Display for LogLevel {
+impl fmt::Display for LogFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+fn read_level(text: &str) -> Result<LevelFilter, String> {
+    Ok(match text.trim().to_ascii_lowercase().as_str() {
+        "trace" => LevelFilter::TRACE,
+        "debug" => LevelFilter::DEBUG,
+        "info" => LevelFilter::INFO,
+        "warn" | "warning" => LevelFilter::WARN,
+        "err" | "error" => LevelFilter::ERROR,
+        // Ringfold logs nothing as fatal.
+        "fatal" | "none" | "off" => LevelFilter::OFF,
+        _ => {
+            return Err(format!(
+                "unknown log level {text:?}: use trace, debug, info, warn, error, fatal or off"
+            ));
+        }
+    })
 }
 
 /// Starts logging, once per process; for libraries and commands without settings of their own.
@@ -93,19 +105,10 @@ fn default_filter() -> Targets {
 
 /// The filter of the setting, and a warning if it is invalid. An invalid one leaves warnings on.
 fn read_filter(text: &str, source: &Source) -> (Targets, Option<String>) {
-    let why = match text.parse() {
-        Ok(LogLevel(level)) => return (Targets::new().with_default(level), None),
-        // The old variable is a level alone.
-        Err(error) if *source == Source::Variable("PCCL_LOG_LEVEL") => error,
-        Err(_) => match text.parse::<Targets>() {
-            Ok(filter) if filter.default_level().is_none() => {
-                return (filter.with_default(LevelFilter::WARN), None);
-            }
-            Ok(filter) => return (filter, None),
-            Err(error) => error.to_string(),
-        },
-    };
-    (default_filter(), Some(format!("ignored invalid {source}: {why}")))
+    match text.parse() {
+        Ok(LogFilter(filter)) => (filter, None),
+        Err(why) => (default_filter(), Some(format!("ignored invalid {source}: {why}"))),
+    }
 }
 
 #[cfg(test)]
@@ -131,13 +134,14 @@ mod tests {
         let (filter, _) = read_filter("ringfold_fabric=debug", &NEW);
         assert!(filter.would_enable("ringfold", &tracing::Level::WARN), "the default holds for the rest");
         assert!(!filter.would_enable("ringfold", &tracing::Level::INFO));
-        let level: LogLevel = "Warning".parse().unwrap();
-        assert_eq!(level.to_string(), "warn");
+        let filter: LogFilter = "Warning, ringfold=info".parse().unwrap();
+        assert_eq!(filter.to_string(), "ringfold=info,warn");
     }
 
     #[test]
     fn an_invalid_setting_leaves_warnings_on_and_is_reported() {
         assert_eq!(level("loud", &OLD), (Some(LevelFilter::WARN), true));
+        assert_eq!(level("ringfold=loud", &NEW), (Some(LevelFilter::WARN), true));
         assert_eq!(level("a=b=c", &NEW), (Some(LevelFilter::WARN), true));
     }
 }

@@ -34,7 +34,7 @@ pub struct StatusArguments {
     /// Print an object of JSON
     #[arg(long)]
     json: bool,
-    /// Print again every second, until Ctrl-C
+    /// Print again every second, until Ctrl-C; the exit code is that of the last print
     #[arg(long)]
     watch: bool,
     /// The seconds between two prints with --watch

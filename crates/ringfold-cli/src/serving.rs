@@ -4,7 +4,7 @@ use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringfold::settings::{Given, Setting, table};
-use ringfold_bindings::log::LogLevel;
+use ringfold_bindings::log::LogFilter;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -34,9 +34,10 @@ impl SettingArguments {
 /// Where events go.
 #[derive(Args, Debug, Default)]
 pub(crate) struct JournalArguments {
-    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
+    /// The log level: trace, debug, info, warn, error or off; or a filter such as warn,ringfold=debug [default: RINGFOLD_LOG,
+    /// PCCL_LOG_LEVEL, or warn]
     #[arg(long, value_name = "LEVEL")]
-    log: Option<LogLevel>,
+    log: Option<LogFilter>,
     /// The format of the log: text, or json with one object per line [default: RINGFOLD_LOG_FORMAT, or text]
     #[arg(long, value_name = "FORMAT", value_parser = valid(&table::LOG_FORMAT))]
     log_format: Option<String>,
@@ -49,7 +50,7 @@ pub(crate) struct JournalArguments {
 impl JournalArguments {
     /// Adds what was given.
     pub(crate) fn add_to(&self, given: &mut Given) {
-        add_flag(given, &table::LOG, self.log);
+        add_flag(given, &table::LOG, self.log.as_ref());
         add_flag(given, &table::LOG_FORMAT, self.log_format.as_ref());
         add_flag(given, &table::FLIGHT_DIR, self.flight_dir.as_ref().map(|path| path.display()));
     }
