@@ -45,7 +45,7 @@ enum RingfoldCommand {
     ///
     /// All peers must reach the relay. Tell the master its address: ringfold master --relay HOST:PORT. Ends on SIGINT and
     /// SIGTERM with exit code 0.
-    Relay(RelayArguments),
+    Relay(Box<RelayArguments>),
     /// Show the settings in force and where they come from, or check a file with settings
     Config(ConfigArguments),
     /// Make the secrets of a run
