@@ -393,9 +393,11 @@ fn decide_epoch_ops(
         let done: BTreeMap<_, _> =
             records.iter().filter_map(|(p, r)| r.progress.done().map(|digest| (*p, digest))).collect();
         let all_done = members.iter().all(|p| done.contains_key(p));
+        // The result of one member alone was compared with none.
+        let is_compared = done.len() > 1 || done.values().all(Option::is_none);
         let outcome = match seen {
             Some(outcome) => outcome,
-            None if all_done => commit(&done),
+            None if all_done && is_compared => commit(&done),
             // If a later one was decided, this one was decided too, and no member saw it committed.
             None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);

@@ -1,7 +1,7 @@
 //! Digests of results in votes, and corrupted payloads: what differs is not committed, and its peer is named.
 
 use super::test_run::{PeerIndex, TestRun, secs, sum_of};
-use ringfold_proto::cause::Cause;
+use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::CallId;
 use ringfold_proto::integrity::Integrity;
@@ -115,6 +115,25 @@ fn a_restarted_master_compares_results_whose_votes_were_lost() {
                     assert!(matches!(cause, Cause::ResultsDiffer { .. }) && digests == [7, 8], "{cause}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_result_that_could_be_compared_with_none_is_not_committed_by_a_restarted_master() {
+    for integrity in [Integrity::ALL, Integrity::NONE] {
+        let (mut run, [ann, bob]) = TestRun::with_members();
+        let calls = checked(&mut run, &[ann, bob], integrity);
+        run.done_with(ann, 1, integrity.results.then_some(7));
+        run.crash_master();
+        run.kill(bob);
+        run.start_master();
+        run.advance_time(secs(12));
+        if integrity.results {
+            let cause = run.abort_cause(ann, calls[0]);
+            assert!(matches!(cause, Cause::PeerLost { how: Departure::NotReturned, .. }), "{cause}");
+        } else {
+            assert_eq!(run.result(ann, calls[0]), Some(&Ok(Completion::Reduced { world: 2 })));
         }
     }
 }

@@ -10,6 +10,9 @@ use ringfold_proto::message::Replica;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// How a rank ends if another one of its replica has exited.
+const ENDED_BY_LAUNCHER: &str = "is ended by its launcher";
+
 /// A replica. Rank i is in group i.
 pub(super) struct SimReplica {
     id: ReplicaId,
@@ -47,15 +50,27 @@ impl Simulation {
     }
 
     pub(super) fn start_rank(&mut self, replica: usize, rank: usize, checkpoint: Option<Checkpoint>) {
-        self.replicas[replica].peers.push(self.peers.len());
+        let peer = self.peers.len();
+        self.replicas[replica].peers.push(peer);
         self.spawn_with(rank as u32, checkpoint, Some(replica));
+        if self.replicas[replica].restarts {
+            self.end_process(peer, ENDED_BY_LAUNCHER);
+        }
     }
 
-    /// A process has ended. Starts its replica again if it was the last rank and one of them was not killed.
+    /// A process has ended. If it was not killed, its launcher also ends the ranks that wait for it. Starts its replica again
+    /// if it was the last rank and one of them was not killed.
     pub(super) fn restart_replica_of(&mut self, peer: usize) {
         let Some(replica) = self.peers[peer].replica else { return };
         let SimReplica { ranks, peers, restarts, .. } = &self.replicas[replica];
-        if *restarts && peers.len() == *ranks && !peers.iter().any(|peer| self.peers[*peer].alive) {
+        if !*restarts {
+            return;
+        }
+        let is_waiting = |peer: &usize| self.peers[*peer].alive && !self.peers[*peer].was_accepted;
+        if let Some(waiting) = peers.iter().copied().find(is_waiting) {
+            return self.end_process(waiting, ENDED_BY_LAUNCHER);
+        }
+        if peers.len() == *ranks && !peers.iter().any(|peer| self.peers[*peer].alive) {
             let checkpoints = vec![None; *ranks];
             self.replicas[replica].restarts = false;
             let delay = Duration::from_millis(self.random.between(10, 600));
