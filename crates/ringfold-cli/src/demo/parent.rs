@@ -67,8 +67,11 @@ pub(crate) fn start_master(invocation: &Invocation) -> Result<(Child, String)> {
     let (master, stdout) = Child::spawn(invocation, &arguments)?;
     let (sender, line) = channel();
     std::thread::Builder::new().name("master".into()).spawn(move || {
+        let mut output = BufReader::new(stdout);
         // An error means that the wait has timed out.
-        let _ = sender.send(child::next_line(&mut BufReader::new(stdout)));
+        let _ = sender.send(child::next_line(&mut output));
+        // The master may print more, for example the address of its HTTP server.
+        let _ = std::io::copy(&mut output, &mut std::io::sink());
     })?;
     let line = line.recv_timeout(START_TIMEOUT).context("timed out waiting for the master to start")?;
     let line = line.context("cannot read the output of the master")?;
