@@ -117,7 +117,7 @@ impl StatusArguments {
             let verdict = format!("unreachable: {error}");
             let none: [(); 0] = [];
             let object = serde_json::json!({ "verdict": verdict, "health": "unreachable", "epoch": null,
-                "draining": null, "peers": none, "ring": none, "waits": none, "groups": none, "master": null,
+                "draining": null, "masters": none, "peers": none, "ring": none, "waits": none, "groups": none, "master": null,
                 "throughput": null, "history": none, "events": none, "time": null });
             serving::print_line(&object.to_string())?;
         } else {

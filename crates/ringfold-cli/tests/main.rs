@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod lab;
 mod master;
+mod masters;
 mod process;
 mod recorded;
 mod relay;

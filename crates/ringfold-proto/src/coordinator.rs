@@ -12,6 +12,7 @@
 
 mod election;
 mod gate;
+mod status;
 
 use crate::charter::VoterRecord;
 use crate::claim::{Claim, Signature};
@@ -21,6 +22,7 @@ use crate::limits;
 use crate::master::{Master, MasterAction, MasterConfig, TourSolution};
 use crate::message::{Numbered, ToMaster, ToPeer};
 use crate::time::Time;
+use crate::timing::Timing;
 use core::time::Duration;
 use gate::Leadership;
 use rand_chacha::ChaCha12Rng;
@@ -118,12 +120,20 @@ struct OtherMaster {
     status: Option<MasterStatus>,
     /// `None` if its connection is lost.
     heard_at: Option<Time>,
+    /// The same, also after its connection was lost.
+    last_heard: Option<Time>,
     /// Since when it is known to be blank.
     blank_since: Option<Time>,
     /// Whether its list is another one. Nothing else that it says counts.
     differs: bool,
     /// Whether it was reported that it is here.
     is_reported: bool,
+}
+
+impl OtherMaster {
+    fn is_heard(&self, now: Time, timing: &Timing) -> bool {
+        self.heard_at.is_some_and(|at| at + timing.silence_max > now)
+    }
 }
 
 /// A peer that is connected while this master does not lead.
@@ -390,12 +400,11 @@ impl Coordinator {
 
     /// Reports masters that are here now, or not any more.
     fn report_others(&mut self, now: Time) {
-        let silence_max = self.config.timing.silence_max;
-        let is_heard = |other: &OtherMaster| other.heard_at.is_some_and(|at| at + silence_max > now);
-        let here = 1 + self.others.values().filter(|other| is_heard(other)).count();
+        let timing = &self.config.timing;
+        let here = 1 + self.others.values().filter(|other| other.is_heard(now, timing)).count();
         let mut events = Vec::new();
         for (index, other) in &mut self.others {
-            let is_here = is_heard(other);
+            let is_here = other.is_heard(now, timing);
             if core::mem::replace(&mut other.is_reported, is_here) != is_here {
                 let masters = (here, usize::from(self.list.len()));
                 events.push(match is_here {

@@ -33,6 +33,41 @@ pub struct RunStatus {
     pub waits: Vec<WaitStatus>,
     /// Whether new peers are refused.
     pub draining: bool,
+    /// All masters of the run, in the order of the list.
+    pub masters: Vec<MasterEntry>,
+}
+
+/// What a master does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MasterRole {
+    /// It decides.
+    Active,
+    /// It can take over.
+    Standby,
+    /// It was restarted, and has no vote before the active one has confirmed it.
+    Blank,
+    /// The master that answered does not hear it.
+    Lost,
+    /// A lease decides who is active: masters do not hear each other.
+    Unknown,
+}
+
+/// A master of the run, as the one that answered knows it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MasterEntry {
+    /// Its position in the list, from 1.
+    pub position: u16,
+    /// The first address at which it can be dialled.
+    pub address: Option<String>,
+    /// What it does.
+    pub role: MasterRole,
+    /// The newest term that it has promised.
+    pub term: Option<u64>,
+    /// How long ago it was last heard, in seconds; 0 for the one that answered.
+    pub heard_s: Option<f64>,
+    /// How many changes of the voters it has yet to learn.
+    pub behind: Option<u64>,
 }
 
 /// A peer group.

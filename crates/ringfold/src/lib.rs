@@ -79,7 +79,8 @@ pub use ringfold_proto::recovery::Recover;
 pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::status::{
-    EdgeStatus, GroupStatus, Health, Membership, MissingStatus, PeerStatus, RunStatus, WaitStatus,
+    EdgeStatus, GroupStatus, Health, MasterEntry, MasterRole, Membership, MissingStatus, PeerStatus,
+    RunStatus, WaitStatus,
 };
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};

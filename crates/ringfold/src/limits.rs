@@ -83,5 +83,8 @@ pub(crate) const ONE_MASTER_ANSWER_MAX: Duration = Duration::from_millis(1500);
 /// How long a master may take to accept an observer.
 pub(crate) const OBSERVER_CONNECT_MAX: Duration = Duration::from_secs(5);
 
+/// The same while other masters of the list have not been asked: a frozen one delays a command little.
+pub(crate) const OBSERVER_FIRST_ATTEMPT_MAX: Duration = Duration::from_millis(900);
+
 /// How long it may take to answer one.
 pub(crate) const OBSERVER_ANSWER_MAX: Duration = Duration::from_secs(10);

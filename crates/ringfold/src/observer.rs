@@ -77,25 +77,39 @@ impl ObserverOptions {
         let settings = Settings::start(User::Peer, &self.given)?;
         let access = self.access(&settings)?;
         let (mut failures, mut standby) = (Vec::new(), None);
-        let mut listed: Vec<_> = masters.split(',').map(|text| text.trim().to_owned()).collect();
+        let first = match masters.contains(',') {
+            true => limits::OBSERVER_FIRST_ATTEMPT_MAX,
+            false => limits::OBSERVER_CONNECT_MAX,
+        };
+        let mut listed: Vec<_> = masters.split(',').map(|text| (text.trim().to_owned(), first)).collect();
         let mut next = 0;
-        while let Some(master) = listed.get(next).cloned() {
+        while let Some((master, answer_max)) = listed.get(next).cloned() {
             next += 1;
-            let connected = self.connect_one(&master, &settings, &access).and_then(|mut observer| {
-                let status = observer.status()?;
-                Ok((observer, status))
-            });
+            // Only masters that did not answer in time are asked again with a longer limit.
+            if answer_max > first && standby.is_some() {
+                break;
+            }
+            let asked = Instant::now();
+            let connected =
+                self.connect_one(&master, &settings, &access, answer_max).and_then(|mut observer| {
+                    let status = observer.status()?;
+                    Ok((observer, status))
+                });
             match connected {
                 Ok((observer, status)) if status.master.active => return Ok(observer),
                 Ok((observer, status)) => {
                     let index = status.master.active_position.map(|position| usize::from(position) - 1);
                     let active = index.and_then(|index| status.master.masters.get(index));
-                    if let Some(active) = active.filter(|active| !listed.contains(active)) {
-                        listed.push(active.clone());
+                    if let Some(active) = active.filter(|active| !listed.iter().any(|(at, _)| at == *active))
+                    {
+                        listed.push((active.clone(), first));
                     }
                     standby.get_or_insert(observer);
                 }
                 Err(error @ Error::BadArgument(_)) => return Err(error),
+                Err(_) if answer_max < limits::OBSERVER_CONNECT_MAX && asked.elapsed() >= answer_max => {
+                    listed.push((master, limits::OBSERVER_CONNECT_MAX));
+                }
                 Err(error) => failures.push(format!("{master}: {error}")),
             }
         }
@@ -115,7 +129,13 @@ impl ObserverOptions {
         Ok(Access { token, is_operator, security })
     }
 
-    fn connect_one(&self, master: &str, settings: &Settings, access: &Access) -> Result<Observer, Error> {
+    fn connect_one(
+        &self,
+        master: &str,
+        settings: &Settings,
+        access: &Access,
+        answer_max: Duration,
+    ) -> Result<Observer, Error> {
         let addresses = resolve(master)?;
         let Access { token, security, .. } = access;
         protection::check_dial(token, security, &addresses, settings)?;
@@ -128,12 +148,12 @@ impl ObserverOptions {
             target: if self.commands { DialTarget::commanded() } else { DialTarget::observed() },
             secret: token.secret(),
         };
-        let end = Instant::now() + limits::OBSERVER_CONNECT_MAX;
-        let timing = DialTiming { answer_max: limits::OBSERVER_CONNECT_MAX, ..DialTiming::of(&poller) };
+        let end = Instant::now() + answer_max;
+        let timing = DialTiming { answer_max, ..DialTiming::of(&poller) };
         let may_wait = |_: &_| match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(DialFailure::System(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {} s", limits::OBSERVER_CONNECT_MAX.as_secs()),
+                format!("no answer within {answer_max:?}"),
             ))),
             left => Ok(left),
         };

@@ -5,7 +5,7 @@ import { bytes, plural, rate, seconds, setText, stepTime } from "./format.js";
 import { Operator } from "./operator.js";
 import { Plot } from "./plot.js";
 import { Ring } from "./ring.js";
-import { Departures, Events, Peers, showWaits } from "./tables.js";
+import { Departures, Events, Peers, showMasters, showWaits } from "./tables.js";
 
 const DEPARTED_NAMED = 3;
 
@@ -66,6 +66,7 @@ function draw() {
   const { master } = status;
   setText(by("where"), master.addresses[0] || "");
   const several = master.masters.length > 0 ? `, master ${master.position} of ${master.masters.length}` : "";
+  showMasters(by("masters"), status);
   setText(by("footer"), `Ringfold ${master.version}${several}, process ${master.pid}, up ${seconds(master.uptime_s)}`);
   const took = performance.now() - begun;
   window.ringfold = { frames: window.ringfold.frames + 1, last: took, longest: Math.max(took, window.ringfold.longest) };

@@ -76,6 +76,7 @@ function status(names, speeds, history, events, tick, random) {
     })),
     waits,
     draining: false,
+    masters: [],
     master: { addresses: ["10.0.0.1:48148"], version: "demo", active: true, position: 1, masters: [], active_position: 1, uptime_s: 4000 + tick / 2, pid: 1 },
     throughput: { operations_per_s: 20.4, bytes_per_s: 1.02e9, step_s: 0.061, operations_total: 48123 + 10 * tick, aborted_total: 7, bytes_total: 2.4e12 },
     history,

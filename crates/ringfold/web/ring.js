@@ -78,7 +78,7 @@ export class Ring {
       context.font = "14px system-ui, sans-serif";
       context.textAlign = "center";
       const none = this.departed.length > 0 ? "All peers have departed" : "No peer has joined yet";
-      context.fillText(this.status.master.active ? none : "This master stands by", width / 2, height / 2);
+      context.fillText(this.status.master.active ? none : this.status.verdict, width / 2, height / 2);
     }
     const members = this.status.peers.filter((peer) => peer.membership === "member").length;
     this.canvas.setAttribute("aria-label", `The ring of ${members} members. The table below has the same data.`);

@@ -112,7 +112,7 @@ export class Peers {
       this.empty.remove();
       this.empty = null;
     }
-    if (this.empty) setText(this.empty.firstChild, all.length === 0 ? "No peer has joined yet" : "No peer matches the filter");
+    if (this.empty) setText(this.empty.firstChild, all.length === 0 ? "No peers" : "No peer matches the filter");
   }
 
   /** The row of a peer, with its current texts. */
@@ -219,4 +219,19 @@ export class Events {
     this.list.replaceChildren(...items);
     this.list.ariaLabel = plural(shown.length, "event");
   }
+}
+
+/** The masters, if there are several. On one that stands by the active one is a link: its page is on the same port. */
+export function showMasters(panel, status) {
+  const masters = status.masters || [];
+  panel.hidden = masters.length < 2;
+  const item = (master) => {
+    const times = master.heard_s === null ? "never heard" : `heard ${ago(master.heard_s)}`;
+    const text = `${master.position}: ${master.address}, ${master.role}, ${times}${master.behind ? `, ${master.behind} changes behind` : ""}`;
+    const host = (master.address || "").replace(/:\d+$/, "");
+    const isElsewhere = master.role === "active" && !status.master.active && host !== location.hostname;
+    const link = element("a", { href: `${location.protocol}//${host}:${location.port}/`, textContent: text });
+    return element("li", { textContent: isElsewhere ? "" : text }, ...(isElsewhere ? [link] : []));
+  };
+  panel.lastElementChild.replaceChildren(...masters.map(item));
 }

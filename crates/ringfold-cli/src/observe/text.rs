@@ -1,6 +1,6 @@
 //! The status of a run as text.
 
-use ringfold::{EdgeStatus, Membership, Status};
+use ringfold::{EdgeStatus, MasterEntry, Membership, Status};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
@@ -12,6 +12,10 @@ pub(super) fn render(status: &Status, asked: SocketAddr, events: usize) -> Strin
     let mut text = format!("{}\n\n", status.run.verdict);
     let _ = writeln!(text, "{}", headline(status, asked));
     let _ = writeln!(text, "{}", throughput(status));
+    if status.run.masters.len() > 1 {
+        text.push('\n');
+        text.push_str(&masters(&status.run.masters));
+    }
     if !status.run.peers.is_empty() {
         text.push('\n');
         text.push_str(&peers(status));
@@ -76,6 +80,22 @@ fn throughput(status: &Status) -> String {
         rates.operations_total, rates.aborted_total
     );
     text
+}
+
+fn masters(masters: &[MasterEntry]) -> String {
+    let head = ["master", "address", "role", "term", "heard", "behind"].map(str::to_owned);
+    let count = |value: Option<u64>| value.map_or_else(|| "-".into(), |value| value.to_string());
+    let row = |master: &MasterEntry| {
+        [
+            master.position.to_string(),
+            master.address.clone().unwrap_or_default(),
+            format!("{:?}", master.role).to_lowercase(),
+            count(master.term),
+            master.heard_s.map_or_else(|| "never".into(), |seconds| format!("{seconds:.1} s ago")),
+            count(master.behind),
+        ]
+    };
+    columns(std::iter::once(head).chain(masters.iter().map(row)).collect())
 }
 
 fn peers(status: &Status) -> String {

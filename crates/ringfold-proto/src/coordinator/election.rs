@@ -18,7 +18,7 @@ impl Coordinator {
         let me = self.list.me;
         let is_blank = self.blank;
         let Some(other) = self.others.get_mut(&status.from) else { return };
-        other.heard_at = Some(now);
+        (other.heard_at, other.last_heard) = (Some(now), Some(now));
         other.blank_since = status.blank.then(|| other.blank_since.unwrap_or(now));
         if status.leads.is_some() && status.voter.promised >= self.voter.promised {
             self.voter.promised = status.voter.promised;
@@ -66,11 +66,9 @@ impl Coordinator {
 
     /// The master that is heard to lead.
     pub(super) fn heard_leader(&self, now: Time) -> Option<u16> {
-        let silence_max = self.config.timing.silence_max;
         let leading = self.others.iter().filter_map(|(index, other)| {
             let status = other.status.as_ref().filter(|status| status.leads.is_some())?;
-            let is_heard = other.heard_at.is_some_and(|at| at + silence_max > now);
-            (is_heard && status.voter.promised >= self.voter.promised)
+            (other.is_heard(now, &self.config.timing) && status.voter.promised >= self.voter.promised)
                 .then_some((status.voter.promised, *index))
         });
         leading.max().map(|(_, index)| index)
@@ -190,7 +188,6 @@ impl Coordinator {
 
     /// The voters here that hear no leader, and which of the masters among them have forgotten their promises.
     fn free_voters(&self, now: Time) -> (Support, Vec<u16>) {
-        let silence_max = self.config.timing.silence_max;
         let mut free = Support {
             members: self.waiting.values().filter(|w| w.is_member).map(|w| w.peer).collect(),
             masters: [self.list.me].into(),
@@ -198,8 +195,8 @@ impl Coordinator {
         let mut blank = if self.blank { vec![self.list.me] } else { Vec::new() };
         for (index, other) in &self.others {
             let Some(status) = &other.status else { continue };
-            let is_heard = other.heard_at.is_some_and(|at| at + silence_max > now);
-            if is_heard && status.leads.is_none() && status.follows.is_none() {
+            if other.is_heard(now, &self.config.timing) && status.leads.is_none() && status.follows.is_none()
+            {
                 free.masters.insert(*index);
                 blank.extend(status.blank.then_some(*index));
             }

@@ -35,6 +35,7 @@ impl Master {
             ring: self.groups.iter().flat_map(|(id, group)| self.edges(*id, group)).collect(),
             waits: open.iter().map(|open| self.wait_status(now, open)).collect(),
             draining: self.draining,
+            masters: Vec::new(),
         }
     }
 
@@ -64,6 +65,9 @@ impl Master {
     fn good_verdict(&self) -> String {
         match (self.draining, self.roster.len()) {
             (true, peers) => format!("draining: no peer may join, {peers} are left"),
+            (false, 0) if self.epoch_counter > 0 => {
+                "healthy: all peers have left; the next one begins a new run".into()
+            }
             (false, 0) => "healthy: no peer has joined yet".into(),
             (false, _) => "healthy".into(),
         }

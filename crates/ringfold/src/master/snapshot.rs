@@ -75,6 +75,7 @@ fn timeless(run: &RunStatus) -> RunStatus {
     for peer in &mut run.peers {
         (peer.heard_s, peer.call_s) = (0.0, None);
     }
+    run.masters.iter_mut().for_each(|master| master.heard_s = None);
     for wait in &mut run.waits {
         (wait.waited_s, wait.text) = (0.0, String::new());
         wait.missing.iter_mut().for_each(|missing| missing.heard_s = None);

@@ -2,7 +2,7 @@
 
 use crate::master::counters::{Counters, DEPARTURE_REASONS, Histogram};
 use crate::master::snapshot::Snapshot;
-use ringfold_proto::status::{EdgeStatus, Health, Membership, RunStatus};
+use ringfold_proto::status::{EdgeStatus, Health, MasterRole, Membership, RunStatus};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
@@ -91,6 +91,16 @@ fn write_master(page: &mut Page, snapshot: &Snapshot) {
     page.gauge("master_active", "Whether this master is the active one.", number(master.active));
     let known = number(master.active_position.is_some());
     page.gauge("master_active_known", "Whether an active master is known to this one.", known);
+    let masters = &snapshot.status.run.masters;
+    let in_role = |role: MasterRole| masters.iter().filter(|master| master.role == role).count() as f64;
+    let by_state = [
+        ("state=\"active\"", in_role(MasterRole::Active)),
+        ("state=\"standby\"", in_role(MasterRole::Standby)),
+        ("state=\"blank\"", in_role(MasterRole::Blank)),
+        ("state=\"lost\"", in_role(MasterRole::Lost)),
+        ("state=\"unknown\"", in_role(MasterRole::Unknown)),
+    ];
+    page.gauges("masters", "The masters of the list, as this one knows them.", &by_state);
     page.gauge("master_uptime_seconds", "How long this master has run.", master.uptime_s);
     page.counter(
         "master_takeovers_total",

@@ -7,7 +7,6 @@ use crate::master::status::{MasterInfo, Status};
 use ringfold_fabric::poller::Token;
 use ringfold_proto::limits::STATUS_BYTES_MAX;
 use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
-use ringfold_proto::status::{Health, RunStatus};
 use ringfold_proto::time::Time;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
@@ -71,18 +70,11 @@ impl Server {
         let several = self.list.addresses.len() > 1;
         let address = |addresses: &Vec<SocketAddr>| addresses.first().map(SocketAddr::to_string);
         let position = |index: u16| index + 1;
-        let run = machine.map(|machine| machine.status(now)).unwrap_or_else(|| match leader {
-            Some(index) => RunStatus {
-                verdict: format!("standing by: master {} of the list is active", position(index)),
-                ..RunStatus::default()
-            },
-            None => RunStatus {
-                verdict: "no master is active: the log of this one says why".into(),
-                health: Health::Degraded,
-                ..RunStatus::default()
-            },
-        });
         let at = Instant::now();
+        let mut run = self.machine.status(now);
+        if let [only] = &mut run.masters[..] {
+            only.address = self.listener.addresses().next().map(|address| address.to_string());
+        }
         Status {
             run,
             master: MasterInfo {
