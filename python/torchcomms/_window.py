@@ -398,11 +398,15 @@ class TorchCommWindow:
         from ringfold._error import GroupError
 
         if hints:
-            check_call_hints(hints, op)
+            check_call_hints(hints, op, takes_priority=False)
         began = time.monotonic()
         try:
             window = self._window
-            work = queue(window) if isinstance(window, _device_window()) else TorchWork(begin())
+            if isinstance(window, _device_window()):
+                work = queue(window)
+            else:
+                _refuse_capture(f"{op} of a window in host memory")
+                work = TorchWork(begin())
         except GroupError as error:
             work = TorchWork(error=error)
         if self._supervise is not None:
@@ -483,6 +487,12 @@ class FakeWindow(TorchCommWindow):
 
 def _nothing() -> None:
     return None
+
+
+def _refuse_capture(what: str) -> None:
+    from torchcomms._device import refuse_capture
+
+    refuse_capture(what)
 
 
 def _device_window() -> type[DeviceWindow]:
