@@ -421,8 +421,12 @@ class Engine:
         if self._group is not None:
             self._group.abort()
 
+    def failure(self) -> GroupError | None:
+        """Why the group has failed; None if it works."""
+        return None if self._group is None else self._group.failure()
+
     def is_aborted(self) -> bool:
-        failure = None if self._group is None else self._group.failure()
+        failure = self.failure()
         # A rank that has left was not aborted.
         return failure is not None and failure.kind != "left"
 
