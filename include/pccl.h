@@ -237,6 +237,9 @@ typedef struct pcclReduceDescriptor {
     pcclQuantizationOptions_t quantization_options;
 } pcclReduceDescriptor_t;
 
+/* Another name of it. */
+typedef pcclReduceDescriptor_t pcclReduceSingleDescriptor_t;
+
 /* An all-reduce and its buffers. */
 typedef struct pcclReduceOpDescriptor {
     void *sendbuf;

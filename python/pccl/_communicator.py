@@ -322,7 +322,8 @@ class Communicator:
             require(item, ReduceOpDescriptor, "a descriptor")
             reduce = require(item.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
             operand, quantization = reduce.operand_descriptor, reduce.quantization_options
-            request = make_request(item.send, item.recv, reduce.op, reduce.tag, operand, quantization)
+            send, recv = item._memory(item.send), item._memory(item.recv)
+            request = make_request(send, recv, reduce.op, reduce.tag, operand, quantization)
             requests.append(request._replace(elements=reduce.count))
         return ReduceInfo(*self._native.all_reduce_many(requests, max_in_flight))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pccl._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, require
 from pccl._require import require_numpy, require_torch
+from ringfold import _native
 
 if TYPE_CHECKING:
     import numpy
@@ -62,16 +63,44 @@ class ReduceDescriptor:
     quantization_options: QuantizationOptions | None = field(default_factory=QuantizationOptions)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class ReduceOpDescriptor:
     """One of several all-reduces with its tensors.
 
-    ``send`` and ``recv`` may be the same tensor. They are kept alive while they are used.
+    ``send`` and ``recv`` may be the same tensor. They are kept alive while they are used. Addresses, also as ``sendbuf_ptr`` and
+    ``recvbuf_ptr``, need an ``operand_descriptor``; the caller keeps their memory alive.
     """
 
     send: Any
     recv: Any
     reduce_descriptor: ReduceDescriptor
+
+    def __init__(
+        self,
+        send: Any = None,
+        recv: Any = None,
+        reduce_descriptor: ReduceDescriptor | None = None,
+        *,
+        sendbuf_ptr: int | None = None,
+        recvbuf_ptr: int | None = None,
+    ) -> None:
+        if not (send is None or sendbuf_ptr is None) or not (recv is None or recvbuf_ptr is None):
+            raise TypeError(
+                "invalid buffers: pass either send or sendbuf_ptr, and either recv or recvbuf_ptr"
+            )
+        self.reduce_descriptor = require(reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
+        self.send = send if sendbuf_ptr is None else sendbuf_ptr
+        self.recv = recv if recvbuf_ptr is None else recvbuf_ptr
+
+    def _memory(self, given: Any) -> Any:
+        """A buffer as the native module takes it: an address gets count and type."""
+        operand = self.reduce_descriptor.operand_descriptor
+        if not isinstance(given, int):
+            return given
+        if operand is None:
+            raise TypeError("invalid buffer, an address: the reduce_descriptor needs an operand_descriptor")
+        is_cuda = _native.cuda_device_of(given) is not None
+        return _native.Tensor.at(given, self.reduce_descriptor.count, operand.datatype.value, is_cuda, None)
 
     @classmethod
     def from_torch(

@@ -42,6 +42,18 @@ class DeviceType(Enum):
     CPU = 0
     CUDA = 1
 
+    @classmethod
+    def from_torch_device_type(cls, device_type: str | torch.device) -> DeviceType:
+        """The memory of a torch device, such as ``tensor.device`` or ``tensor.device.type``.
+
+        >>> DeviceType.from_torch_device_type("cuda")
+        <DeviceType.CUDA: 1>
+        """
+        name = str(device_type).partition(":")[0].upper()
+        if name not in cls.__members__:
+            raise ValueError(f"unsupported device type {str(device_type)!r}: must be cpu or cuda")
+        return cls[name]
+
 
 class DistributionHint(Enum):
     """The distribution of values. Currently unused: quantisation measures the range of the values."""

@@ -1,18 +1,28 @@
 """Announcements that rank 0 serves at MASTER_ADDR:MASTER_PORT while ranks connect.
 
 A TCPStore of torch does not fit: its clients fail noisily when it closes, and it resolves host names, which may take seconds.
-Every connection receives all announcements and is then closed.
+Every connection receives all announcements, in clear, and is then closed. With a token (``RINGFOLD_JOIN_TOKEN`` or
+``RINGFOLD_JOIN_TOKEN_FILE``) both sides first prove that they know it.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
+import secrets
 import socket
 import threading
 import time
+from pathlib import Path
+
+from ringfold import _native
 
 _BANNER = b"ringfold announcements 1\n"
+# Followed by a number, with which both sides prove the token.
+_GUARDED = b"ringfold announcements 1 for holders of the token "
+_PROOF_BYTES = 64
+_ANSWERED_MAX = 64
 # How long a server may take to send its first byte. A TCPStore sends none: there the client speaks first.
 _FIRST_BYTE_SECONDS = 1.0
 _TRANSFER_SECONDS = 5.0
@@ -23,16 +33,26 @@ class NotAnnouncements(Exception):
     """Something else than an announcement server listens at the port."""
 
 
+class OtherToken(RuntimeError):
+    """One side has no token, or another one."""
+
+
 class AnnouncementServer:
     """The announcements that this process serves at a port, by key."""
 
     def __init__(self, port: int, is_local: bool) -> None:
-        """Raises OSError if the port is in use. With ``is_local``, only processes of this host get an answer."""
-        has_both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if has_both else socket.AF_INET
+        """Raises OSError if the port is in use. With ``is_local``, only processes of this host get an answer.
+
+        It listens on the address of the setting ``bind``, or on all.
+        """
+        bind = _native.setting_text("group", "bind") or ""
+        has_both = not bind and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if has_both or ":" in bind else socket.AF_INET
         self._listener = socket.create_server(
-            ("", port), family=family, backlog=1024, dualstack_ipv6=has_both
+            (bind, port), family=family, backlog=1024, dualstack_ipv6=has_both
         )
+        self._token = _token()
+        self._places = threading.BoundedSemaphore(_ANSWERED_MAX)
         self._is_local = is_local
         self._texts: dict[str, str] = {}
         self._is_closed = False
@@ -62,35 +82,70 @@ class AnnouncementServer:
                 connection, (address, *_) = self._listener.accept()
             except OSError:
                 return
+            if (self._is_local and not _is_loopback(address)) or not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
             with connection:
-                if self._is_local and not _is_loopback(address):
-                    continue
                 connection.settimeout(_TRANSFER_SECONDS)
-                try:
-                    connection.sendall(_BANNER + json.dumps(self._texts).encode())
-                except OSError:
-                    continue
+                body, banner, nonce = (
+                    json.dumps(self._texts).encode(),
+                    _BANNER,
+                    secrets.token_hex(16).encode(),
+                )
+                if self._token:
+                    connection.sendall(_GUARDED + nonce + b"\n")
+                    proof = connection.recv(_PROOF_BYTES)
+                    if not hmac.compare_digest(proof, _proof(self._token, nonce)):
+                        return
+                    banner = _proof(self._token, nonce + body)
+                connection.sendall(banner + body)
+        except OSError:
+            return
+        finally:
+            self._places.release()
 
 
 def fetch_announcements(host: str, port: int) -> dict[str, str] | None:
-    """The announcements at a port; None if nothing listens. Raises :class:`NotAnnouncements` if something else does."""
+    """The announcements at a port; None if nothing listens. Raises :class:`NotAnnouncements` if something else does.
+
+    Raises :class:`OtherToken` if the server does not have the token of this process.
+    """
+    token, nonce, banner = _token(), b"", _BANNER
     try:
         with socket.create_connection((host, port), _TRANSFER_SECONDS) as connection:
             connection.settimeout(_FIRST_BYTE_SECONDS)
             data = connection.recv(1 << 16)
             connection.settimeout(_TRANSFER_SECONDS)
+            if token and data.startswith(_GUARDED):
+                nonce = data.removeprefix(_GUARDED).strip()
+                connection.sendall(_proof(token, nonce))
+                data = connection.recv(1 << 16)
             while data and len(data) < _BYTES_MAX and (part := connection.recv(1 << 16)):
                 data += part
     except TimeoutError:
         raise NotAnnouncements from None
     except OSError:
         return None
-    if not data:
+    if nonce:
+        banner = data[:_PROOF_BYTES]
+        is_proven = hmac.compare_digest(banner, _proof(token, nonce + data[_PROOF_BYTES:]))
+    elif not data:
         return None
-    if not data.startswith(_BANNER):
+    elif not data.startswith((_BANNER, _GUARDED)):
         raise NotAnnouncements
+    else:
+        is_proven = not token and data.startswith(_BANNER)
+    if not is_proven:
+        raise OtherToken(
+            f"rank 0 at {host}:{port} and this rank do not have the same token: set RINGFOLD_JOIN_TOKEN or "
+            "RINGFOLD_JOIN_TOKEN_FILE to the same value on all ranks, or on none"
+        )
     try:
-        texts: dict[str, str] = json.loads(data[len(_BANNER) :])
+        texts: dict[str, str] = json.loads(data[len(banner) :])
     except ValueError:
         # The connection broke.
         return None
@@ -122,6 +177,8 @@ class SharedServers:
                 fetch_announcements(host, port)
             except NotAnnouncements:
                 return None
+            except OtherToken:
+                pass
             # It is the announcement server of another process, which closes soon.
             if time.monotonic() > deadline:
                 return None
@@ -135,6 +192,20 @@ class SharedServers:
                 self._held[key] = (server, users - 1)
                 return
             server.close()
+
+
+def _token() -> bytes:
+    """The token of this process; empty without one."""
+    token = _native.setting_text("peer", "join_token")
+    path = _native.setting_text("peer", "join_token_file")
+    if token is None and path is not None:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        token = lines[0].strip() if lines else None
+    return (token or "").encode()
+
+
+def _proof(token: bytes, message: bytes) -> bytes:
+    return hmac.new(token, b"torchcomms announcements " + message, "sha256").hexdigest().encode()
 
 
 def _is_loopback(host: str) -> bool:

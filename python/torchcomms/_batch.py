@@ -1,4 +1,4 @@
-"""Sends and receives that are issued together."""
+"""Sends and receives that are issued together. A rank's own ones are copies."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class P2POp:
     type: P2POpType
     tensor: torch.Tensor
     peer: int
+    tag: int | None = None
+    """None is the tag of the batch's hints, or of the communicator."""
 
 
 class BatchSendRecv:

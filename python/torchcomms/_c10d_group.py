@@ -11,6 +11,8 @@ from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 from torch._C._distributed_c10d import Backend, DebugLevel, ProcessGroup, get_debug_level
 
+from torchcomms._dynamo import skip_in_dynamo
+
 # Operations that programs call often.
 _DIRECT = (
     *("allreduce", "broadcast", "reduce", "barrier", "send", "recv", "recv_anysource"),
@@ -31,24 +33,27 @@ class DirectGroup(ProcessGroup):
     def __init__(self, store: Any, backend: Any, devices: tuple[str, ...]) -> None:
         super().__init__(store, backend.rank(), backend.size())
         self._backend = backend
+        # A group of torch's own class for the dispatcher: the methods of this class call the overrides below.
+        self._observed = ProcessGroup(store, backend.rank(), backend.size())
         kind = ProcessGroup.BackendType.CUSTOM
-        self._set_default_backend(kind)
-        for device in devices:
-            self._register_backend(torch.device(device), kind, backend)
+        for group in (self, self._observed):
+            group._set_default_backend(kind)
+            for device in devices:
+                group._register_backend(torch.device(device), kind, backend)
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._observed._set_group_name(name)
 
 
 def _direct(name: str) -> Callable[..., Any]:
-    usual = getattr(ProcessGroup, name)
-
     def operation(self: DirectGroup, *arguments: Any, **named: Any) -> Any:
-        if _len_torch_dispatch_stack() or _profiler_enabled():
-            return usual(self, *arguments, **named)
-        return getattr(self._backend, name)(*arguments, **named)
+        is_observed = _len_torch_dispatch_stack() or _profiler_enabled()
+        return getattr(self._observed if is_observed else self._backend, name)(*arguments, **named)
 
-    # Torch's method checks the name of its calling function to avoid a recursion.
-    operation.__code__ = operation.__code__.replace(co_name=name)
+    skip_in_dynamo(operation)
     operation.__name__ = name
-    operation.__doc__ = usual.__doc__
+    operation.__doc__ = getattr(ProcessGroup, name).__doc__
     return operation
 
 

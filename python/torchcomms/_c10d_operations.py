@@ -13,7 +13,9 @@ from torch._C._distributed_c10d import ReduceOp as C10dReduceOp
 
 from torchcomms import _compile
 from torchcomms._any_source import AnySource
+from torchcomms._batch import P2POp, P2POpType
 from torchcomms._c10d_work import C10dWork, FutureCompleter, ThreadedCompleter
+from torchcomms._dynamo import outside_of_dynamo
 from torchcomms._hints import TAG
 from torchcomms._monitored_barrier import MonitoredBarrier
 from torchcomms._op_name import OpName
@@ -32,6 +34,7 @@ MaybeWork = C10dWork | None
 """None for a synchronous call: the operation has ended."""
 
 
+@outside_of_dynamo
 class Operations:
     """The methods that torch calls on a backend, with aliases for the names of torch 2.11.
 
@@ -81,8 +84,9 @@ class Operations:
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> MaybeWork:
         """Reduces the tensors of all ranks; the root gets the result."""
-        copies = _Copies()
-        arguments = (copies.both(_one(tensors, "reduce")), _root(opts), _reduce_op(opts))
+        copies, given = _Copies(), _one(tensors, "reduce")
+        tensor = given if given.is_sparse else copies.both(given)
+        arguments = (tensor, _root(opts), _reduce_op(opts))
         return self._issue(self._comm.reduce, arguments, opts, tensors, copies)
 
     # --- gathers and scatters --------------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ class Operations:
         """Sends a tensor to a rank."""
         tensor = _dense(_one(tensors, "send"))
         if self._batch is not None:
-            self._batch.transfers.append((True, tensor, peer, tag))
+            self._batch.transfers.append(P2POp(P2POpType.SEND, tensor, peer, tag))
             return None
         work = self._comm.send(tensor, peer, True, _tagged(tag))
         return C10dWork([work], list(tensors), self._any_order)
@@ -216,7 +220,7 @@ class Operations:
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv"))
         if self._batch is not None:
-            self._batch.transfers.append((False, tensor, peer, tag))
+            self._batch.transfers.append(P2POp(P2POpType.RECV, tensor, peer, tag))
             self._batch.add(tensors, copies)
             return None
         work = self._comm.recv(tensor, peer, True, _tagged(tag))
@@ -289,8 +293,12 @@ class Operations:
         return C10dWork(works, batch.results, completer, batch.finish)
 
     def _group(self) -> _native.Group | None:
-        """The engine's group; None for other backends."""
+        """The engine's group, for an operation on the host; None for other backends."""
         group: _native.Group | None = getattr(self._comm.get_backend_impl(), "_group", None)
+        if group is not None:
+            from torchcomms._device import refuse_capture
+
+            refuse_capture("this operation")
         return group
 
     # --- issuing ---------------------------------------------------------------------------------------------------
@@ -392,8 +400,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.works: list[TorchWork] = []
-        self.transfers: list[tuple[bool, Tensor, int, int]] = []
-        """is_send, tensor, peer, tag."""
+        self.transfers: list[P2POp] = []
         self.results: list[Tensor] = []
         self._finishes: list[Callable[[], None]] = []
 
@@ -411,17 +418,11 @@ class _Batch:
             finish()
 
 
-def _issue_transfers(comm: TorchComm, transfers: list[tuple[bool, Tensor, int, int]]) -> list[TorchWork]:
-    if any(tag for _, _, _, tag in transfers):
-        return [
-            (comm.send if is_send else comm.recv)(tensor, peer, True, _tagged(tag))
-            for is_send, tensor, peer, tag in transfers
-        ]
+def _issue_transfers(comm: TorchComm, transfers: list[P2POp]) -> list[TorchWork]:
     if not transfers:
         return []
     batch = comm.batch_op_create()
-    for is_send, tensor, peer, _ in transfers:
-        (batch.send if is_send else batch.recv)(tensor, peer)
+    batch.ops = transfers
     return [batch.issue(True)]
 
 

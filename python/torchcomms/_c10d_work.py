@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch._C._distributed_c10d import Work
 
+from torchcomms._dynamo import outside_of_dynamo
 from torchcomms._work import TorchWork
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _UNKNOWN_OP = 100
 Finish = Callable[[], None]
 
 
+@outside_of_dynamo
 class C10dWork(Work):
     """One operation, or several that end together.
 
@@ -131,6 +133,8 @@ class C10dWork(Work):
         if not self._works or not all(work._is_on_device for work in self._works):
             return False
         assert self._gate is not None
+        if torch.cuda.is_current_stream_capturing():
+            self.wait()
         with torch.cuda.stream(cast("DeviceWork", self._works[-1]).stream):
             self._gate.set_result(self._results)
         return True

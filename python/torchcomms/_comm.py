@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchcomms import _compile, _hook_args, _watcher
+from torchcomms._abort import AbortInfo, AbortReason, info_of
 from torchcomms._allocator import get_mem_allocator
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
@@ -49,6 +50,7 @@ class TorchComm(CommOperations, CommHooks):
         self._is_final = False
         # Whether this rank has called abort(), so that failures are expected.
         self._was_aborted = False
+        self._abort_info: AbortInfo | None = None
         self._ends_process = bool(options.abort_process_on_timeout_or_error)
         self._device_watch: _watcher.DeviceWatch | None = None
         _compile.enroll_comm(self)
@@ -229,13 +231,23 @@ class TorchComm(CommOperations, CommHooks):
             self.set_hints(hints)
         work = self._backend.reconfigure(uuid, init_handles, seconds(timeout))
         self._has_failed = self._was_aborted = False
+        self._abort_info = None
         return work
 
-    def abort(self) -> None:
-        """Aborts pending operations on all ranks. Afterwards only :meth:`reconfigure` and :meth:`finalize` work."""
+    def abort(self, reason: AbortReason = AbortReason.ABORTED, context: str = "") -> None:
+        """Aborts pending operations on all ranks. Afterwards only :meth:`reconfigure` and :meth:`finalize` work.
+
+        ``reason`` and ``context`` are what :meth:`get_abort_info` returns on this rank.
+        """
+        self._abort_info = AbortInfo(AbortReason(reason), context)
         self._was_aborted = True
         self._backend.abort()
         self._run_abort_hooks()
+
+    def get_abort_info(self) -> AbortInfo:
+        """Why it was aborted, or has failed; the reason is ``NONE`` if it works."""
+        failure = getattr(self._backend, "failure", None)
+        return self._abort_info or info_of(failure() if failure is not None else None)
 
     def is_abort_supported(self) -> bool:
         """Whether :meth:`abort` can be called."""

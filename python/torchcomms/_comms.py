@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchcomms import _hook_args, _options
+from torchcomms._abort import AbortInfo, AbortReason
 from torchcomms._allocator import get_mem_allocator
 from torchcomms._batch import BatchSendRecv, P2POp, P2POpType
 from torchcomms._comm import TorchComm
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
 
-__all__ = ["AllGatherHandle", "BatchSendRecv", "OpName", "P2POp"]
+__all__ = ["AbortInfo", "AbortReason", "AllGatherHandle", "BatchSendRecv", "OpName", "P2POp"]
 __all__ += ["P2POpType", "RedOpType", "ReduceOp", "RemovableHandle"]
 __all__ += ["TorchComm", "TorchCommBackend", "TorchWork", "WorkStatus", "_is_backend_registered"]
 __all__ += ["get_mem_allocator", "new_comm", "register_backend"]

@@ -61,10 +61,13 @@ class Device:
         self._rank = rank
         self._size = size
         self._is_urgent = is_urgent
-        # The streams of asynchronous operations: one for collectives, and one for each direction to each rank.
-        self._streams: dict[tuple[str, int], torch.cuda.Stream] = {}
+        # The streams of asynchronous operations by priority: one for collectives, and one for each direction to each rank.
+        self._streams: dict[tuple[str, int, bool], torch.cuda.Stream] = {}
         # Tensors of asynchronous calls that have not ended: the allocator must not reuse them.
         self._held: deque[tuple[_native.DeviceCall, object]] = deque()
+        # Those of the last capture, until they are waited for: the graph's memory must not be used again before they have ended.
+        self._capture: int | None = None
+        self._captured: dict[DeviceWork, object] = {}
         _open.add(self)
 
     @classmethod
@@ -122,7 +125,7 @@ class Device:
             *(task.native, task.dtype, task.reduce, task.peer, task.counts, task.others),
             *(spans(inputs), spans(task.outputs), task.timeout),
         )
-        return self.queue(queue, _COLLECTIVES, (inputs, task.outputs), async_op)
+        return self.queue(queue, _COLLECTIVES, (inputs, task.outputs), async_op, task.is_urgent)
 
     def issue_batch(self, tasks: Sequence[Task], async_op: bool) -> TorchWork:
         """Queues sends and receives together."""
@@ -133,7 +136,8 @@ class Device:
             batch.append((is_send, task.peer, tensor.data_ptr(), tensor.nbytes, task.dtype))
             tensors.append(tensor)
         queue = partial(self._group.transfer, batch, tasks[0].timeout)
-        return self.queue(queue, (tasks[0].native, tasks[0].peer), tensors, async_op)
+        key = (tasks[0].native, tasks[0].peer)
+        return self.queue(queue, key, tensors, async_op, tasks[0].is_urgent)
 
     def all_reduce_now(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> TorchWork | None:
         """Queues an all-reduce, faster than :meth:`issue`. None if that has to check more, or to handle a failure."""
@@ -152,7 +156,14 @@ class Device:
             return None
         return TorchWork()
 
-    def queue(self, queue: _Queue, key: tuple[str, int], tensors: object, async_op: bool) -> TorchWork:
+    def queue(
+        self,
+        queue: _Queue,
+        key: tuple[str, int],
+        tensors: object,
+        async_op: bool,
+        is_urgent: bool | None = None,
+    ) -> TorchWork:
         """Queues a call on the current stream, or on the stream of this key, which then follows the current one."""
         # The raw handle: a stream object costs microseconds.
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
@@ -160,17 +171,19 @@ class Device:
             queue(stream, None)
             return TorchWork()
         if torch._C._cuda_isCurrentStreamCapturing():
-            # Another stream has to be joined before the capture ends, by ``wait()``. Only transfers need one: those of other
-            # ranks may be captured in another order.
-            if key is _COLLECTIVES:
-                queue(stream, None)
+            # Transfers get a branch of the graph: those of other ranks may be captured in another order.
+            call = queue(stream, None if key is _COLLECTIVES else stream)
+            if call is None:
                 return TorchWork()
-            key = (f"captured {key[0]}", key[1])
-            own = self._streams.get(key) or self._new_stream(key)
-            call = queue(stream, own.cuda_stream)
-            assert call is not None
-            return DeviceWork(self._device.index, own, call, captured=(tensors,))
-        own = self._streams.get(key) or self._new_stream(key)
+            if call.capture != self._capture:
+                self._capture, self._captured = call.capture, {}
+            work = DeviceWork(
+                self._device.index, torch.cuda.current_stream(self._device), call, self._captured
+            )
+            self._captured[work] = tensors
+            return work
+        kind = (*key, self._is_urgent if is_urgent is None else is_urgent)
+        own = self._streams.get(kind) or self._new_stream(kind)
         call = queue(stream, own.cuda_stream)
         assert call is not None
         held = self._held
@@ -219,8 +232,7 @@ class Device:
 
     def set_urgent(self, is_urgent: bool) -> None:
         """Sets the priority of the stream of later asynchronous operations."""
-        if is_urgent != self._is_urgent:
-            self._is_urgent, self._streams = is_urgent, {}
+        self._is_urgent = is_urgent
 
     def state(self) -> tuple[BaseException | None, int | None]:
         """Why the group has failed, and how many operations are unfinished; None if that is unknown."""
@@ -235,8 +247,8 @@ class Device:
         self._release_held()
         _unfinished.extend(self._held)
 
-    def _new_stream(self, key: tuple[str, int]) -> torch.cuda.Stream:
-        stream = torch.cuda.Stream(self._device, priority=-1 if self._is_urgent else 0)  # type: ignore[no-untyped-call]
+    def _new_stream(self, key: tuple[str, int, bool]) -> torch.cuda.Stream:
+        stream = torch.cuda.Stream(self._device, priority=-1 if key[2] else 0)  # type: ignore[no-untyped-call]
         self._streams[key] = stream
         return stream
 
@@ -288,12 +300,16 @@ class DeviceWork(TorchWork):
     _is_on_device = True
 
     def __init__(
-        self, device: int, stream: torch.cuda.Stream, call: _native.DeviceCall, captured: object = None
+        self,
+        device: int,
+        stream: torch.cuda.Stream,
+        call: _native.DeviceCall,
+        captured: dict[DeviceWork, object] | None = None,
     ) -> None:
         super().__init__(call)
         self._device = device
         self._call = call
-        # The tensors of a captured operation: the graph's memory must not be used again before it has ended.
+        # The tensors of captured operations, this one among them.
         self._captured = captured
         self.stream = stream
         """The stream that it is queued on."""
@@ -306,7 +322,9 @@ class DeviceWork(TorchWork):
             except GroupError:
                 # What failed may have been a later operation.
                 self._settle(None)
-            self._captured = None
+            if self._captured is not None:
+                self._captured.pop(self, None)
+                self._captured = None
         if self._pending is None:
             super().wait()
         elif self._listeners:
@@ -331,7 +349,17 @@ def _failure_of(group: _native.DeviceGroup) -> BaseException | None:
 
 def is_capturing() -> bool:
     """Whether the current stream is being captured in a CUDA graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    # The first is quick, and false where no GPU is used.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
+def refuse_capture(what: str) -> None:
+    """Raises during a capture: what the host does is not part of the graph."""
+    if is_capturing():
+        raise RuntimeError(
+            f"unsupported in a CUDA graph: {what} needs the host here, which a replay does not run; call it once before the "
+            "capture if it is the first collective on CUDA tensors, otherwise outside of the graph"
+        )
 
 
 def _ordinal(device: torch.device | None) -> int:

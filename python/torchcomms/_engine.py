@@ -15,12 +15,12 @@ from torchcomms import _environment
 from torchcomms._address_exchange import open_exchange
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
-from torchcomms._device import Device, is_capturing, synchronize_devices
+from torchcomms._device import Device, refuse_capture, synchronize_devices
 from torchcomms._dtypes import SUM, U8
-from torchcomms._hints import check_call_hints, media_of, setting_seconds, settings_of, tag_of, tls_of
+from torchcomms._hints import TAG, check_call_hints, media_of, setting_seconds, settings_of, tag_of, tls_of
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
-from torchcomms._sparse import all_reduce_sparse, is_sparse_sum
+from torchcomms._sparse import is_sparse_sum, reduce_sparse
 from torchcomms._staging import CallQueue, QueuedCall, staged
 from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
@@ -129,7 +129,7 @@ class Engine:
     def issue(self, call: Call) -> TorchWork:
         group = self._group or self._require_group()
         if is_sparse_sum(call):
-            return self._all_reduce_sparse(call)
+            return self._reduce_sparse(call)
         task = Task(call, self.rank, self.size, self._tag)
         if call.hints:
             check_call_hints(call.hints, call.op.name, task.is_transfer)
@@ -138,6 +138,7 @@ class Engine:
         device = self._device
         if device is not None and (self._goes_by_device(task) if task.is_transfer else device.takes(task)):
             return self._queue(device, [task], call.async_op)
+        refuse_capture(call.op.name)
         if self._is_staging or task.device is not None:
             return self._stage([task], call.async_op)
         arguments = task.native_arguments()
@@ -154,17 +155,26 @@ class Engine:
         # All are checked before any is started.
         if options.hints:
             check_call_hints(options.hints, OpName.batch_op_issue.name, True)
-        tasks = [Task(_transfer(op, options), self.rank, self.size, self._tag) for op in ops]
-        device = self._device
-        if device is not None:
-            staged = dict(self._staged_transfers)
-            queued = [task for task in tasks if self._goes_by_device(task, staged)]
-            if len(queued) == len(tasks):
+        own = _own_pairs(ops, self.rank)
+        tasks = [
+            Task(_transfer(op, options), self.rank, self.size, self._tag)
+            for op in ops
+            if op.peer != self.rank
+        ]
+        device, staged = self._device, dict(self._staged_transfers)
+        queued = [task for task in tasks if self._goes_by_device(task, staged)]
+        if len(queued) < len(tasks) or not all(receive.tensor.is_cuda for _, receive in own):
+            refuse_capture("a batch of sends and receives")
+        for send, receive in own:
+            receive.tensor.data.copy_(send.tensor.data.reshape(receive.tensor.shape))
+        if not tasks:
+            return TorchWork()
+        if device is not None and queued:
+            others = [task for task in tasks if task not in queued]
+            if not others:
                 return self._queue(device, tasks, async_op)
-            if queued:
-                others = [task for task in tasks if task not in queued]
-                works = [self._queue(device, queued, True), self._stage(others, True)]
-                return _joint_work([_PendingWork(work) for work in works], async_op)
+            works = [self._queue(device, queued, True), self._stage(others, True)]
+            return _joint_work([_PendingWork(work) for work in works], async_op)
         if self._is_staging or any(task.device is not None for task in tasks):
             return self._stage(tasks, async_op)
         calls = [(*task.native_arguments(), (task.inputs, task.outputs)) for task in tasks]
@@ -174,22 +184,20 @@ class Engine:
             return _failed(error)
         return _joint_work(pending, async_op)
 
-    def _all_reduce_sparse(self, call: Call) -> TorchWork:
+    def _reduce_sparse(self, call: Call) -> TorchWork:
         """Sums a sparse tensor. An asynchronous call, too, runs to its end here."""
+        refuse_capture(f"{call.op.name} of a sparse tensor")
         if call.hints:
             check_call_hints(call.hints, call.op.name)
         try:
-            all_reduce_sparse(call, self.size, self.issue)
+            reduce_sparse(call, self.rank, self.size, self.issue)
         except GroupError as error:
             return _failed(error)
         return TorchWork()
 
     def _open_device(self, group: _native.Group, device: torch.device) -> None:
         """Connects the devices, with the first collective on CUDA tensors, which all ranks call together."""
-        if device.type == "cuda" and is_capturing():
-            raise RuntimeError(
-                "unsupported in a CUDA graph: the first collective of a group on CUDA tensors. Run one before the capture"
-            )
+        refuse_capture("the first collective of a group on CUDA tensors")
         # Not the transfers: the other rank may issue its part after this collective.
         self._join_collectives()
         self._opens_late = False
@@ -250,7 +258,12 @@ class Engine:
         # Kernels may wait for other hosts, whose next operation may be this transfer.
         pins = device is None or device.is_on_one_host
         calls = [
-            staged(task, self._is_urgent, run, before(task), pins or not task.is_transfer) for task in tasks
+            staged(
+                task,
+                self._is_urgent if task.is_urgent is None else task.is_urgent,
+                *(run, before(task), pins or not task.is_transfer),
+            )
+            for task in tasks
         ]
         self._is_staging, self.all_reduce_now = True, None
         for task in tasks:
@@ -408,8 +421,12 @@ class Engine:
         if self._group is not None:
             self._group.abort()
 
+    def failure(self) -> GroupError | None:
+        """Why the group has failed; None if it works."""
+        return None if self._group is None else self._group.failure()
+
     def is_aborted(self) -> bool:
-        failure = None if self._group is None else self._group.failure()
+        failure = self.failure()
         # A rank that has left was not aborted.
         return failure is not None and failure.kind != "left"
 
@@ -549,12 +566,27 @@ def _failed(error: GroupError) -> TorchWork:
 def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
     is_send = op.type is P2POpType.SEND
     name = OpName.send if is_send else OpName.recv
-    call = Call(name, True, options.hints, options.timeout, peer=op.peer)
+    hints = options.hints if op.tag is None else {**options.hints, TAG: str(op.tag)}
+    call = Call(name, True, hints, options.timeout, peer=op.peer)
     if is_send:
         call.input = op.tensor
     else:
         call.output = op.tensor
     return call
+
+
+def _own_pairs(ops: list[P2POp], rank: int) -> list[tuple[P2POp, P2POp]]:
+    """The sends of this rank to itself with their receives, in the order of each tag."""
+    own = sorted((op for op in ops if op.peer == rank), key=lambda op: op.tag or 0)
+    sends = [op for op in own if op.type is P2POpType.SEND]
+    receives = [op for op in own if op.type is P2POpType.RECV]
+    described = [[(op.tag, op.tensor.numel(), op.tensor.dtype) for op in side] for side in (sends, receives)]
+    if described[0] != described[1]:
+        raise RuntimeError(
+            f"invalid batch: rank {rank} sends itself (tag, elements, type) {described[0]}, but receives {described[1]}: each "
+            "send to the own rank needs a receive in the same batch"
+        )
+    return list(zip(sends, receives))
 
 
 def _short(name: str) -> str:

@@ -63,10 +63,12 @@ def check_hints(hints: Mapping[str, str] | None) -> None:
             _warn(f"unknown hint {name!r}: it has no effect")
 
 
-def check_call_hints(hints: Mapping[str, str], op: str, takes_tag: bool = False) -> None:
+def check_call_hints(
+    hints: Mapping[str, str], op: str, takes_tag: bool = False, takes_priority: bool = True
+) -> None:
     """Checks the hints of a single operation: warns once of each one that has no effect."""
     for name in hints:
-        if takes_tag and name == TAG:
+        if (takes_tag and name == TAG) or (takes_priority and _is_priority(name)):
             continue
         _reject_unknown_of_ours(name)
         if name == TAG:
@@ -139,9 +141,11 @@ def setting_seconds(hints: Mapping[str, str] | None, name: str) -> float | None:
 
 def wants_high_priority(hints: Mapping[str, str] | None) -> bool | None:
     """The stream priority that the hints ask for; None without such a hint."""
+    if not hints:
+        return None
     from torchcomms._environment import truth
 
-    for name, value in (hints or {}).items():
+    for name, value in hints.items():
         if _is_priority(name):
             return truth(name, str(value))
     return None

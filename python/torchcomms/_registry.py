@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchcomms._keywords import also_named
 from torchcomms._python_backend import TorchCommBackend
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ FAKE = "fake"
 _registered: dict[str, type[TorchCommBackend]] = {}
 
 
+@also_named(backend_class="backend")
 def register_backend(name: str, backend: type[TorchCommBackend]) -> None:
     """Registers a backend written in Python, a subclass of :class:`TorchCommBackend`, for ``new_comm(name, …)``."""
     if not isinstance(name, str) or not name:
@@ -41,6 +43,7 @@ def built_backends() -> list[str]:
     return sorted({*ENGINE_NAMES, FAKE} - _UNTESTED)
 
 
+@also_named(backend="name")
 def is_backend_built(name: str) -> bool:
     """Whether this backend is part of this package and supported.
 

@@ -93,10 +93,6 @@ def staged(
         return lambda: run(task)
     if device.type != "cuda":
         raise RuntimeError(f"unsupported device {device}: tensors must be on the CPU or a CUDA device")
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"unsupported in a CUDA graph: {task.native} is staged through pinned host memory here"
-        )
     ready = torch.cuda.current_stream(device).record_event()
 
     def call() -> None:

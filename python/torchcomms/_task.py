@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 
 from torchcomms._call import Call
 from torchcomms._dtypes import MOVED, REDUCED, SUM, U8, not_reduced
-from torchcomms._hints import tag_of
+from torchcomms._hints import tag_of, wants_high_priority
 from torchcomms._operands import SPECS, Counts, check_peer
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
@@ -26,7 +27,7 @@ class Task:
 
     __slots__ = (
         *("counts", "device", "dtype", "inputs", "is_transfer", "native"),
-        *("others", "outputs", "peer", "reduce", "tag", "timeout"),
+        *("is_urgent", "others", "outputs", "peer", "reduce", "tag", "timeout"),
     )
 
     def __init__(self, call: Call, rank: int, size: int, tag: int = 0) -> None:
@@ -46,6 +47,8 @@ class Task:
             self._set_reduction(call.reduce)
         elif self.inputs or self.outputs:
             self._set_dtype()
+        self.is_urgent = wants_high_priority(call.hints)
+        """The priority of its stream; None for that of the communicator."""
         # Without a tag of its own, a transfer has that of the communicator.
         self.tag = tag_of(call.hints, tag) if spec.is_transfer else 0
 
@@ -77,7 +80,7 @@ class Task:
         if dtype.is_complex and self.counts is not None:
             self.counts = [count * 2 for count in self.counts]
         if op.type is RedOpType.PREMUL_SUM:
-            factor = _factor(op)
+            factor = _factor(op, self.device)
             self.inputs = [_scaled(tensor, factor) for tensor in self.inputs]
 
     def _set_dtype(self) -> None:
@@ -104,7 +107,7 @@ class Task:
                 raise RuntimeError(f"tensors of different types: {dtype} and {tensor.dtype}")
             if tensor.layout is not _STRIDED:
                 raise RuntimeError(
-                    f"unsupported tensor layout {tensor.layout}: convert it by to_dense(); only all_reduce with SUM takes sparse "
+                    f"unsupported tensor layout {tensor.layout}: convert it by to_dense(); only all_reduce and reduce with SUM take sparse "
                     "COO tensors"
                 )
             if not tensor.is_contiguous():
@@ -130,7 +133,8 @@ def spans(tensors: Tensors) -> Spans:
     return spans
 
 
-def _factor(op: ReduceOp) -> float:
+def _factor(op: ReduceOp, device: torch.device | None) -> float | torch.Tensor:
+    """The factor of PREMUL_SUM; a tensor of one number if it is on the device of the operation, so that the host does not wait."""
     factor = op.factor
     if isinstance(factor, torch.Tensor) and (factor.numel() != 1 or factor.dim() > 1):
         raise RuntimeError(
@@ -138,11 +142,24 @@ def _factor(op: ReduceOp) -> float:
         )
     if factor is None:
         raise RuntimeError("PREMUL_SUM has no factor: use ReduceOp.PREMUL_SUM(factor)")
-    return float(factor)
+    return factor.detach().reshape(()) if _is_on(factor, device) else float(factor)
 
 
-def _scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+def _is_on(factor: float | torch.Tensor, device: torch.device | None) -> TypeGuard[torch.Tensor]:
+    return isinstance(factor, torch.Tensor) and factor.device == device
+
+
+def _scaled(tensor: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
+        if isinstance(factor, torch.Tensor):
+            if tensor.dtype.is_complex:
+                return tensor * factor
+            if tensor.dtype.is_floating_point:
+                # Otherwise the factor would be rounded to the type of the tensor.
+                wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+                return (wide * factor).to(tensor.dtype)
+            exact = tensor * factor.to(torch.int64).to(tensor.dtype)
+            return torch.where(factor == factor.trunc(), exact, (tensor.double() * factor).to(tensor.dtype))
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return tensor * factor
         if factor.is_integer():

@@ -246,13 +246,20 @@ class TorchCommWindow:
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 
-    def get_device_window(self) -> DeviceWindowHandle:
+    def get_device_window(
+        self, signal_count: int = -1, counter_count: int = -1, barrier_count: int = -1
+    ) -> DeviceWindowHandle:
         """This window for your own CUDA kernels, which include ``torchcomms/window_device.hpp``. Only with CUDA tensors.
 
-        It is valid until :meth:`tensor_deregister`, which waits for the current stream: kernels on other streams that use it
+        It has a signal for each rank, and no counters and barriers; asking for more raises. -1 is what there is. It is valid until :meth:`tensor_deregister`, which waits for the current stream: kernels on other streams that use it
         must have ended.
         """
         window = self._require()
+        if signal_count > self._group.world or counter_count > 0 or barrier_count > 0:
+            raise RuntimeError(
+                f"unsupported window for kernels with {signal_count} signals, {counter_count} counters and {barrier_count} "
+                f"barriers: it has {self._group.world} signals, and neither of the others"
+            )
         if not isinstance(window, _device_window()):
             raise RuntimeError(
                 "unsupported window for kernels: its tensor is in host memory; register a CUDA tensor on all ranks"
@@ -274,6 +281,7 @@ class TorchCommWindow:
         self._buffers.add(buffer)
         return buffer
 
+    @also_named(handle="buffer")
     def deregister_local_buffer(self, buffer: RegisteredBuffer) -> None:
         """Releases a buffer of :meth:`register_local_buffer`. Kernels that use it must have ended."""
         if buffer not in self._buffers:
@@ -398,11 +406,15 @@ class TorchCommWindow:
         from ringfold._error import GroupError
 
         if hints:
-            check_call_hints(hints, op)
+            check_call_hints(hints, op, takes_priority=False)
         began = time.monotonic()
         try:
             window = self._window
-            work = queue(window) if isinstance(window, _device_window()) else TorchWork(begin())
+            if isinstance(window, _device_window()):
+                work = queue(window)
+            else:
+                _refuse_capture(f"{op} of a window in host memory")
+                work = TorchWork(begin())
         except GroupError as error:
             work = TorchWork(error=error)
         if self._supervise is not None:
@@ -461,7 +473,7 @@ class FakeWindow(TorchCommWindow):
         """The tensor itself."""
         return self._require_tensor()
 
-    def get_device_window(self) -> DeviceWindowHandle:
+    def get_device_window(self, *_: Any, **__: Any) -> DeviceWindowHandle:
         """Raises: there is no memory for kernels."""
         raise RuntimeError("unsupported window for kernels: the backend fake has none")
 
@@ -483,6 +495,12 @@ class FakeWindow(TorchCommWindow):
 
 def _nothing() -> None:
     return None
+
+
+def _refuse_capture(what: str) -> None:
+    from torchcomms._device import refuse_capture
+
+    refuse_capture(what)
 
 
 def _device_window() -> type[DeviceWindow]:

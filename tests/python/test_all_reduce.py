@@ -338,6 +338,26 @@ def test_many_are_reduced_again_when_a_peer_dies_and_each_is_counted_once(master
         comm.leave()
 
 
+def test_many_are_given_by_their_addresses(master: str) -> None:
+    what = pccl.ReduceDescriptor(2, operand_descriptor=pccl.ReduceOperandDescriptor(pccl.DataType.FLOAT))
+    with connected(master) as peers:
+        data = [(floats(1 + index, 2), floats(0, 0)) for index in range(2)]
+
+        def many(which: int) -> pccl.ReduceInfo:
+            send, recv = (one.buffer_info()[0] for one in data[which])
+            wanted = [pccl.ReduceOpDescriptor(sendbuf_ptr=send, recvbuf_ptr=recv, reduce_descriptor=what)]
+            return peers[which].all_reduce_multiple_with_retry(wanted)
+
+        for info in together(lambda: many(0), lambda: many(1)):
+            assert info.world_size == 2
+        assert [recv.tolist() for _, recv in data] == [[3.0, 4.0]] * 2
+        wanted = [pccl.ReduceOpDescriptor(1, 1, pccl.ReduceDescriptor(2))]
+        with pytest.raises(TypeError, match="operand_descriptor"):
+            peers[0].all_reduce_multiple_with_retry(wanted)
+    with pytest.raises(TypeError, match="either send or sendbuf_ptr"):
+        pccl.ReduceOpDescriptor(1, 1, what, sendbuf_ptr=1)
+
+
 def test_many_at_once_with_different_limits_and_orders(master: str) -> None:
     with connected(master) as peers:
         data = [[floats(t + 1) for t in range(12)] for _ in peers]

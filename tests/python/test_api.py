@@ -99,6 +99,11 @@ def test_every_type_has_its_name_in_torch_and_back(dtype: pccl.DataType) -> None
     known = getattr(torch, LIBRARY.get(dtype.name, dtype.name.lower()))
     assert dtype.to_torch_dtype() is known
     assert pccl.DataType.from_torch_dtype(known) is dtype
+    kind = pccl.DeviceType.from_torch_device_type
+    assert kind("cpu") is kind(torch.device("cpu")) is pccl.DeviceType.CPU
+    assert kind(torch.device("cuda", 1)) is kind("cuda:0") is pccl.DeviceType.CUDA
+    with pytest.raises(ValueError, match="meta"):
+        kind("meta")
 
 
 def test_irreducible_types_are_a_type_error() -> None:

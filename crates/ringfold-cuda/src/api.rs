@@ -82,6 +82,8 @@ pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
 
 pub(crate) const CAPTURE_RELAXED: c_uint = 2;
 pub(crate) const CAPTURE_STATUS_NONE: c_uint = 0;
+pub(crate) const ADD_CAPTURE_DEPENDENCIES: c_uint = 0;
+pub(crate) const SET_CAPTURE_DEPENDENCIES: c_uint = 1;
 pub(crate) const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 pub(crate) const JIT_ERROR_LOG: c_uint = 5;
 pub(crate) const JIT_ERROR_LOG_BYTES: c_uint = 6;
@@ -194,6 +196,7 @@ functions! {
         capture_info = c"cuStreamGetCaptureInfo_v2"(
             DriverHandle, *mut c_uint, *mut u64, *mut DriverHandle, *mut *const DriverHandle, *mut usize,
         ),
+        update_capture = c"cuStreamUpdateCaptureDependencies"(DriverHandle, *mut DriverHandle, usize, c_uint),
         parameter = c"cuFuncGetParamInfo"(DriverHandle, usize, *mut usize, *mut usize),
         create_graph = c"cuGraphCreate"(*mut DriverHandle, c_uint),
         add_kernel = c"cuGraphAddKernelNode"(*mut DriverHandle, DriverHandle, *const DriverHandle, usize, *const KernelNodeParams),

@@ -84,6 +84,6 @@ pub use piece_download::PieceDownload;
 pub use pinned::Pinned;
 pub use release_queue::release_soon;
 pub use scratch_upload::ScratchUpload;
-pub use stream::Stream;
+pub use stream::{CapturedNodes, Stream};
 pub use survey::{Survey, SurveyedDevice};
 pub use upload::{UploadPiece, upload};

@@ -8,10 +8,12 @@ use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::word_ring::WordRing;
+use core::ffi::c_uint;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 pub(crate) use put_graph::Put;
 use put_graph::PutGraph;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A stream. Streams created here are non-blocking: they do not synchronise with the default stream.
@@ -27,6 +29,14 @@ pub struct Stream {
     puts: Mutex<Option<PutGraph>>,
     /// The event of the last wait, for reuse.
     event: Mutex<Option<Event>>,
+}
+
+/// Nodes of a graph that is being captured.
+#[derive(Clone, Default)]
+pub struct CapturedNodes(Arc<[DriverHandle]>);
+
+fn no_capture_nodes() -> CudaError {
+    CudaError::Unsupported("the CUDA driver is too old for this operation in a graph: 11.3 is needed".into())
 }
 
 impl Stream {
@@ -233,6 +243,54 @@ impl Stream {
             unsafe { capture_info(self.handle, &raw mut status, &raw mut number, graph, nodes, count) }
         })?;
         Ok((status != api::CAPTURE_STATUS_NONE).then_some(number))
+    }
+
+    /// The last nodes of the captured stream: what is queued next waits for these. Valid while the capture lasts.
+    pub fn captured_nodes(&self) -> Result<CapturedNodes, CudaError> {
+        let api = self.context.api;
+        let info = api.capture_info.ok_or_else(no_capture_nodes)?;
+        let (mut status, mut number) = (api::CAPTURE_STATUS_NONE, 0);
+        let (mut graph, mut nodes, mut count) = (0, core::ptr::null(), 0);
+        self.context.call("querying the capture of a CUDA stream", |_| {
+            // SAFETY: all values can be written, and the stream exists.
+            unsafe {
+                info(
+                    self.handle,
+                    &raw mut status,
+                    &raw mut number,
+                    &raw mut graph,
+                    &raw mut nodes,
+                    &raw mut count,
+                )
+            }
+        })?;
+        if status == api::CAPTURE_STATUS_NONE || count == 0 {
+            return Ok(CapturedNodes::default());
+        }
+        // SAFETY: the driver's array is valid until the next call for this stream.
+        Ok(CapturedNodes(unsafe { core::slice::from_raw_parts(nodes, count) }.into()))
+    }
+
+    /// Makes later work of the captured stream wait for nodes of the same capture, too.
+    pub fn wait_captured(&self, nodes: &CapturedNodes) -> Result<(), CudaError> {
+        self.update_captured(nodes, api::ADD_CAPTURE_DEPENDENCIES)
+    }
+
+    /// Queues work in a branch of the graph that is being captured: later work of the stream does not wait for it. The branch
+    /// need not be joined: a graph ends when all its branches have ended.
+    pub fn branch<T>(&self, queue: impl FnOnce() -> T) -> Result<T, CudaError> {
+        let before = self.captured_nodes()?;
+        let queued = queue();
+        self.update_captured(&before, api::SET_CAPTURE_DEPENDENCIES)?;
+        Ok(queued)
+    }
+
+    fn update_captured(&self, nodes: &CapturedNodes, flags: c_uint) -> Result<(), CudaError> {
+        let update = self.context.api.update_capture.ok_or_else(no_capture_nodes)?;
+        // SAFETY: the driver only reads the nodes, which belong to the capture of the stream.
+        let call =
+            |_: &Api| unsafe { update(self.handle, nodes.0.as_ptr().cast_mut(), nodes.0.len(), flags) };
+        self.context.call("ordering a captured CUDA stream", call)
     }
 
     /// Waits until all queued work is done or has failed.

@@ -230,6 +230,12 @@ impl DeviceCall {
         failure.map_or(Ok(true), |error| Err(error.to_exception(py)))
     }
 
+    /// The id of the capture that it is in; None outside of graphs.
+    #[getter]
+    fn capture(&self) -> Option<u64> {
+        self.end.capture()
+    }
+
     /// Makes later work on a stream wait for its end. Raises why the group has failed, if it has.
     fn order_after(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         // SAFETY: the caller promises that it is a stream of the device.
@@ -283,9 +289,13 @@ pub(crate) fn issue(
 ) -> Result<Option<DeviceCall>, Error> {
     let stream = borrow_stream(group, stream)?;
     let Some(own) = own else { return queue(&stream).map(|_| None) };
-    let own = borrow_stream(group, own)?;
-    group.fork(&stream, &own)?;
-    let end = queue(&own)?;
+    let end = if stream.capture()?.is_some() {
+        stream.branch(|| queue(&stream))??
+    } else {
+        let own = borrow_stream(group, own)?;
+        group.fork(&stream, &own)?;
+        queue(&own)?
+    };
     let (gpu, group) = (group.gpu()?, ForkGuard::new(Arc::downgrade(group)));
     Ok(Some(DeviceCall { end, gpu, group }))
 }

@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from torchcomms._c10d_operations import reduce_op_of
 from torchcomms._c10d_work import C10dWork
-from torchcomms._comm import TorchComm
 from torchcomms._device_window import memory_tensor
 from torchcomms._window import TorchCommWindow
 from torchcomms.distwrap import _quantized
@@ -19,16 +18,23 @@ from torchcomms.distwrap._groups import backend_for
 
 def new_window(
     group: dist.ProcessGroup | None = None,
+    backend: str | None = None,
+    *,
     tensor: torch.Tensor | None = None,
     device: str | torch.device | None = None,
 ) -> TorchCommWindow:
     """A window for one-sided puts between the ranks of a group, which all call this. Ranks of its methods are group ranks.
 
+    A given ``backend`` must be that of the group's communicator.
     ``device`` is the type of device of its tensors: by default that of ``tensor``, or that of an accelerator if the group has one.
     """
     where = tensor.device if device is None and tensor is not None else device
-    kind = None if where is None else torch.device(where).type
-    return backend_for("new_window", group, kind).get_comm().new_window(tensor)
+    comm = backend_for("new_window", group, _type(where)).get_comm()
+    if backend is not None and backend != comm.get_backend():
+        raise RuntimeError(
+            f"invalid backend {backend!r} in new_window: the group's communicator has {comm.get_backend()!r}"
+        )
+    return comm.new_window(tensor)
 
 
 def reduce_scatter_quantized(
@@ -54,30 +60,36 @@ def reduce_scatter_quantized(
     return None
 
 
-def get_mem_allocator(group: dist.ProcessGroup | None = None) -> Any:
+def get_mem_allocator(
+    group: dist.ProcessGroup | None = None, device: str | torch.device | None = None
+) -> Any:
     """The allocator for memory that other ranks can access; see :func:`torchcomms.get_mem_allocator`."""
-    return backend_for("get_mem_allocator", group).get_comm().get_mem_allocator()
+    return backend_for("get_mem_allocator", group, _type(device)).get_comm().get_mem_allocator()
 
 
-def register_mem_pool(pool: Any, group: dist.ProcessGroup | None = None, symm: bool = False) -> None:
+def register_mem_pool(
+    group: dist.ProcessGroup | None, device: str | torch.device | None, pool: Any, symm: bool = False
+) -> None:
     """Prepares all memory that a ``torch.cuda.MemPool`` has now, so that the first large operation on it is as fast as later ones.
 
     ``symm`` has no effect: memory need not be symmetric.
     """
-    comm = _cuda_comm("register_mem_pool", group)
+    comm = backend_for("register_mem_pool", group, _type(device) or "cuda").get_comm()
     for tensor in _segments(pool):
         comm.tensor_register(tensor)
 
 
-def deregister_mem_pool(pool: Any, group: dist.ProcessGroup | None = None) -> None:
+def deregister_mem_pool(
+    group: dist.ProcessGroup | None, device: str | torch.device | None, pool: Any
+) -> None:
     """Makes the other ranks close the memory of a pool, which can then be freed."""
-    comm = _cuda_comm("deregister_mem_pool", group)
+    comm = backend_for("deregister_mem_pool", group, _type(device) or "cuda").get_comm()
     for tensor in _segments(pool):
         comm.tensor_deregister(tensor)
 
 
-def _cuda_comm(function: str, group: dist.ProcessGroup | None) -> TorchComm:
-    return backend_for(function, group, "cuda").get_comm()
+def _type(device: str | torch.device | None) -> str | None:
+    return None if device is None else torch.device(device).type
 
 
 def _segments(pool: Any) -> Iterator[torch.Tensor]:

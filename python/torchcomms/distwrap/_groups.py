@@ -17,7 +17,7 @@ from torchcomms.distwrap._backend import GuardedBackend, backends_by_device, reg
 
 
 def init_process_group(
-    backend: str,
+    backend: str | None,
     init_method: str | None = None,
     timeout: timedelta | None = None,
     world_size: int = -1,
@@ -36,7 +36,7 @@ def init_process_group(
     ``pg_options`` may have ``is_high_priority_stream`` and ``hints``.
     """
     if not isinstance(backend, str) or not backend:
-        raise ValueError(f"invalid backend {backend!r}: distwrap needs the name of one, such as 'gloo'")
+        raise ValueError(f"invalid backend {backend!r}: backend must be specified, such as 'gloo'")
     common: dict[str, Any] = {
         "init_method": init_method,
         "timeout": timeout,
@@ -93,9 +93,22 @@ def split_group(
     parent_pg: dist.ProcessGroup | None = None,
     split_ranks: list[list[int]] | None = None,
     *arguments: Any,
+    backend: str | None = None,
     **named: Any,
 ) -> Any:
-    """Splits a group, as ``torch.distributed.split_group`` does. The new group uses torchcomms if its parent does."""
+    """Splits a group, as ``torch.distributed.split_group`` does. The new group uses torchcomms if its parent does.
+
+    Then its ``backend`` is that of the parent.
+    """
+    if backend is not None and not uses_torchcomms(parent_pg):
+        # Torch takes it from 2.15 on.
+        named["backend"] = backend
+    elif backend is not None:
+        parent = c10d._world.pg_map[parent_pg or c10d._get_default_group()][0]
+        if backend.lower() != parent:
+            raise RuntimeError(
+                f"unsupported backend {backend!r} in split_group: the parent has {parent!r}; use new_group(..., backend=)"
+            )
     return dist.split_group(parent_pg, split_ranks, *arguments, **named)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +11,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from torchcomms._c10d_backend import backend_of
+from torchcomms.distwrap._backend import GuardedBackend
 from torchcomms.distwrap._permission import Permission, permitted
 
 all_reduce = permitted(dist.all_reduce)
 broadcast = permitted(dist.broadcast)
 reduce = permitted(dist.reduce)
-all_gather = permitted(dist.all_gather)
 all_gather_into_tensor = permitted(dist.all_gather_into_tensor)
 reduce_scatter = permitted(dist.reduce_scatter)
 reduce_scatter_tensor = permitted(dist.reduce_scatter_tensor)
@@ -44,6 +46,31 @@ OTHERS = frozenset(
         *("gather_single", "gather_into_tensor", "_all_gather_base", "_reduce_scatter_base"),
     }
 )
+
+_all_gather = permitted(dist.all_gather)
+
+
+@functools.wraps(dist.all_gather)
+def all_gather(
+    tensor_list: list[torch.Tensor],
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    sizes, chosen = {one.numel() for one in tensor_list}, group or dist.group.WORLD
+    is_plain = isinstance(chosen, dist.ProcessGroup) and not isinstance(backend_of(chosen), GuardedBackend)
+    if len(sizes) < 2 or not is_plain or dist.get_backend(group) != "gloo":
+        return _all_gather(tensor_list, tensor, group, async_op)
+    # Torch's gloo has no all-gather of different sizes.
+    tensor_list[dist.get_rank(group)].copy_(tensor)
+    works: list[Any] = [
+        dist.broadcast(one, group=group, async_op=True, group_src=rank)
+        for rank, one in enumerate(tensor_list)
+    ]
+    for work in works[: -1 if async_op else None]:
+        work.wait()
+    return works[-1] if async_op else None
+
 
 _TORCHS: dict[Callable[..., Any], Callable[..., Any]] = {isend: dist.isend, irecv: dist.irecv}
 

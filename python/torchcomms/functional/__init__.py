@@ -14,9 +14,14 @@ Modules: ``operators`` (what graphs contain), ``methods`` (what communicators ca
 from __future__ import annotations
 
 from torchcomms import _compile
-from torchcomms.functional.support import is_torch_compile_supported, is_torch_compile_supported_and_enabled
+from torchcomms.functional.support import (
+    MIN_PYTORCH_VERSION_FOR_COMPILE,
+    is_torch_compile_supported,
+    is_torch_compile_supported_and_enabled,
+)
 
-__all__ = ["is_torch_compile_supported", "is_torch_compile_supported_and_enabled"]
+__all__ = ["MIN_PYTORCH_VERSION_FOR_COMPILE", "is_torch_compile_supported"]
+__all__ += ["is_torch_compile_supported_and_enabled"]
 
 _is_installed: bool | None = None
 

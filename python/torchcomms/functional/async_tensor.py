@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchcomms._work import WorkStatus
+from torchcomms._work import TorchWork, WorkStatus
 
 
 class Waitable(Protocol):
@@ -21,6 +21,13 @@ class Waitable(Protocol):
     def wait(self) -> Any: ...
 
     def wait_blocking(self) -> Any: ...
+
+
+class FakeWork(TorchWork):
+    """The work of a result that is there already."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
 
 
 def _getter(name: str) -> Any:
@@ -43,7 +50,7 @@ _WITHOUT_WAITING = {
 class TorchCommsAsyncTensor(torch.Tensor):
     """The result of an asynchronous operation. Its first use waits; it is also the operation's work.
 
-    It stands for ``tensor``: functions see that tensor, and so do ``grad``, ``grad_fn`` and ``is_leaf``. Metadata can be read
+    Without a work it is complete. It stands for ``tensor``: functions see that tensor, and so do ``grad``, ``grad_fn`` and ``is_leaf``. Metadata can be read
     without waiting.
     """
 
@@ -51,7 +58,7 @@ class TorchCommsAsyncTensor(torch.Tensor):
     _work: Waitable
 
     @staticmethod
-    def __new__(cls, tensor: torch.Tensor, work: Waitable) -> TorchCommsAsyncTensor:
+    def __new__(cls, tensor: torch.Tensor, work: Waitable | None) -> TorchCommsAsyncTensor:
         self = torch.Tensor._make_wrapper_subclass(
             cls,
             tensor.size(),
@@ -62,13 +69,15 @@ class TorchCommsAsyncTensor(torch.Tensor):
             device=tensor.device,
             requires_grad=tensor.requires_grad,
         )
-        self._tensor, self._work = tensor, work
+        self._tensor, self._work = tensor, FakeWork() if work is None else work
         return self
 
     def wait(self) -> torch.Tensor:
         """Waits for the operation, raises its error, and returns the tensor."""
         self._work.wait()
         return self._tensor
+
+    trigger_wait = wait
 
     def wait_blocking(self) -> torch.Tensor:
         """Waits until the result is in memory, even if ``wait()`` only orders a stream after it."""

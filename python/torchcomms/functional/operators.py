@@ -155,7 +155,7 @@ def _wait_tensors(tensors: list[torch.Tensor], ticket: torch.Tensor | None = Non
 def _wait_tensors_in_place(
     tensors: list[torch.Tensor], ticket: torch.Tensor | None = None, order: torch.Tensor | None = None
 ) -> None:
-    """Waits for an operation, and writes its results into the tensors."""
+    """Waits for an operation, and writes its results into the tensors, which ``torchcomm_wait_tensors_`` then returns."""
     if ticket is None:
         return pending.wait_for(tensors)
     started = tickets.take(ticket)
@@ -175,13 +175,25 @@ for _name, _how in WINDOW_OPERATIONS.items():
 _operator(
     "wait_tensors", "(Tensor[] tensors, Tensor? ticket=None) -> Tensor[]", (), _wait_tensors, _fake_wait
 )
+# Its results are those that were waited for, so the gradient is the identity.
+torch.library.register_autograd("torchcomms::torchcomm_wait_tensors", lambda _, grads: (list(grads), None))
+_WAIT_IN_PLACE = "Tensor(a!)[] tensors, Tensor? ticket=None, Tensor(b!)? order=None"
 _operator(
-    "wait_tensors_",
-    "(Tensor(a!)[] tensors, Tensor? ticket=None, Tensor(b!)? order=None) -> ()",
-    ("tensors", "order"),
-    _wait_tensors_in_place,
-    _fake_run,
+    "await_tensors_", f"({_WAIT_IN_PLACE}) -> ()", ("tensors", "order"), _wait_tensors_in_place, _fake_run
 )
+
+
+def _wait_and_return(
+    tensors: list[torch.Tensor], ticket: torch.Tensor | None = None, order: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    torch.ops.torchcomms.torchcomm_await_tensors_(tensors, ticket, order)
+    return tensors
+
+
+# Operators that are functionalized return no arguments, so graphs contain the one above.
+_library: Any = torch.library.Library("torchcomms", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(f"torchcomm_wait_tensors_({_WAIT_IN_PLACE}) -> Tensor(a!)[]")
+_library.impl("torchcomm_wait_tensors_", _wait_and_return, "CompositeImplicitAutograd")
 
 RUN = {
     name: getattr(torch.ops.torchcomms, f"torchcomm_{name}_") for name in (*OPERATIONS, *WINDOW_OPERATIONS)
@@ -212,4 +224,4 @@ def run_operation(
 
 
 wait_tensors = torch.ops.torchcomms.torchcomm_wait_tensors
-wait_tensors_ = torch.ops.torchcomms.torchcomm_wait_tensors_
+wait_tensors_ = torch.ops.torchcomms.torchcomm_await_tensors_

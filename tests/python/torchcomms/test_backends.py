@@ -219,7 +219,8 @@ def test_the_available_backends_are_reported() -> None:
         _is_backend_registered("xccl") and _is_backend_registered("mccl") and _is_backend_registered("gloo")
     )
     assert not _is_backend_registered("rccl") and not _is_backend_registered("late")
-    torchcomms.register_backend("late", Recorder)
+    torchcomms.register_backend("late", backend_class=Recorder)
+    assert torchcomms.is_backend_built(backend="gloo")
     assert _is_backend_registered("late") and not torchcomms.is_backend_built("late")
 
 

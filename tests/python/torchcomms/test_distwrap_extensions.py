@@ -33,7 +33,10 @@ def use_windows() -> list[float]:
         window.wait_signal((rank - 1) % size, False)
         dist.barrier(one)
         window.tensor_deregister()
-    again = dist.new_window(tensor=torch.zeros(2))
+    with pytest.raises(RuntimeError, match="'nccl'.*'gloo'"):
+        dist.new_window(None, "nccl")
+    assert dist.get_mem_allocator(None, "cpu") is None
+    again = dist.new_window(None, "gloo", tensor=torch.zeros(2))
     assert again.get_size() == 8
     again.tensor_deregister()
     dist.destroy_process_group()
@@ -106,8 +109,8 @@ def ask_without_torchcomms(use_torchcomms: bool) -> list[str]:
         dist.new_window,
         lambda: dist.reduce_scatter_quantized(tensor, torch.ones(4)),
         dist.get_mem_allocator,
-        lambda: dist.register_mem_pool(pool),
-        lambda: dist.deregister_mem_pool(pool),
+        lambda: dist.register_mem_pool(None, None, pool),
+        lambda: dist.deregister_mem_pool(None, "cuda", pool),
         dist.get_comm,
     ):
         try:

@@ -96,7 +96,9 @@ def split_groups() -> list[float]:
     dist.broadcast(tensor, order[0], group=half)
     with pytest.raises(RuntimeError, match="distwrap"):
         plain.all_reduce(tensor, group=half)
-    one = dist.split_group(half, [[1]])
+    with pytest.raises(RuntimeError, match="'nccl'.*'gloo'"):
+        dist.split_group(half, [[1]], backend="nccl")
+    one = dist.split_group(half, [[1]], backend="gloo")
     assert (one is dist.GroupMember.NON_GROUP_MEMBER) == (dist.get_rank() in (0, 3))
     sums = [tensor.item(), _sum(half)]
     dist.barrier()
@@ -107,6 +109,30 @@ def split_groups() -> list[float]:
 @pytest.mark.skipif(VERSION < (2, 15), reason="torch splits no groups on CPUs before 2.15")
 def test_splits_use_torchcomms_as_their_parents_do(ranks: Ranks) -> None:
     assert ranks.run(4, split_groups) == [[0.0, 2.0], [3.0, 2.0]] * 2
+
+
+def pass_calls_on() -> list[list[list[float]]]:
+    """With torch's own gloo."""
+    with pytest.raises(ValueError, match="backend must be specified"):
+        dist.init_process_group(None)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    results = []
+    for is_async in (False, True):
+        outputs = [torch.zeros(r + 1) for r in range(world)]
+        work = dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), async_op=is_async)
+        if is_async:
+            work.wait()
+        results.append([output.tolist() for output in outputs])
+    if VERSION >= (2, 15):
+        half = dist.split_group(None, [list(range(world - 1)), [world - 1]], backend="gloo")
+        assert not dist.uses_torchcomms(half) and dist.get_world_size(half) in (world - 1, 1)
+    dist.destroy_process_group()
+    return results
+
+
+def test_without_torchcomms_sizes_may_differ_and_groups_be_split(ranks: Ranks) -> None:
+    assert ranks.run(3, pass_calls_on) == [[[[0.0], [1.0] * 2, [2.0] * 3]] * 2] * 3
 
 
 def call_torch_itself() -> None:

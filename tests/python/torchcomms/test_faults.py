@@ -14,7 +14,7 @@ import torch
 import torchcomms
 from blocked import leave_pid, wait_until_other_blocked
 from ranks import DEADLINE, Ranks, await_reached, reach
-from torchcomms import ReduceOp, TorchComm, WorkStatus
+from torchcomms import AbortInfo, AbortReason, ReduceOp, TorchComm, WorkStatus
 
 CPU = torch.device("cpu")
 
@@ -149,19 +149,27 @@ def gives_up(folder: Path) -> str:
     comm = made()
     comm.barrier(False)
     assert comm.is_abort_supported() and not comm.is_aborted()
+    assert comm.get_abort_info() == AbortInfo(AbortReason.NONE, "")
     hooks: list[int] = []
     comm.register_abort_hook(lambda: hooks.append(1))
     text = ""
     if comm.get_rank() == 0:
         for other in ("1", "2"):
             wait_until_other_blocked(folder, other)
-        comm.abort()
+        comm.abort(AbortReason.TIMED_OUT, "by hand")
     else:
         leave_pid(folder, str(comm.get_rank()))
         with pytest.raises(RuntimeError) as error:
             comm.barrier(False)
         text = str(error.value)
     assert comm.is_aborted() and hooks == [1]
+    info = comm.get_abort_info()
+    if comm.get_rank() == 0:
+        assert info == AbortInfo(AbortReason.TIMED_OUT, "by hand")
+        assert repr(info) == 'AbortInfo(reason=timed_out, context="by hand")'
+    else:
+        assert info.reason is AbortReason.ABORTED and "rank 0" in info.context
+    assert hash(info) == hash(AbortInfo(info.reason, info.context)) and info != AbortInfo()
     with pytest.raises(RuntimeError):
         comm.barrier(False)
     comm.finalize()

@@ -312,7 +312,7 @@ def test_graphs_are_right_and_compiled_once(ranks: Ranks, tmp_path: Path) -> Non
 
 
 def use_results() -> None:
-    from torchcomms.functional.async_tensor import TorchCommsAsyncTensor
+    from torchcomms.functional.async_tensor import FakeWork, TorchCommsAsyncTensor
 
     c = comm()
     rank, size = c.get_rank(), c.get_size()
@@ -345,8 +345,28 @@ def use_results() -> None:
     c.all_reduce(x, ReduceOp.SUM, True)
     assert [one.tolist() for one in waited([x])] == [[2.0] * 2]
     c.all_reduce(x, ReduceOp.SUM, True)
-    torch.ops.torchcomms.torchcomm_wait_tensors_([x])
-    assert x.tolist() == [4.0] * 2
+    returned = torch.ops.torchcomms.torchcomm_wait_tensors_([x])
+    assert x.tolist() == [4.0] * 2 and len(returned) == 1 and returned[0] is x
+
+    # Waiting has a gradient, in graphs too.
+    def double(value: torch.Tensor) -> torch.Tensor:
+        return waited([value * 2])[0] * 3  # type: ignore[no-any-return]
+
+    def double_in_place(value: torch.Tensor) -> torch.Tensor:
+        return torch.ops.torchcomms.torchcomm_wait_tensors_([value + 0])[0] * 3  # type: ignore[no-any-return]
+
+    for function in (double, compiled(double, "aot_eager")):
+        leaf = torch.ones(2, requires_grad=True)
+        function(leaf).sum().backward()
+        assert leaf.grad is not None and leaf.grad.tolist() == [6.0] * 2
+    assert compiled(double_in_place, "aot_eager")(torch.ones(2)).tolist() == [3.0] * 2
+
+    # A result without a work is complete.
+    ready = TorchCommsAsyncTensor(x, None)
+    assert ready.is_completed() and ready.status is torchcomms.WorkStatus.COMPLETED
+    assert ready.wait() is x and ready.trigger_wait() is x and (ready + 1).tolist() == [5.0] * 2
+    assert FakeWork().is_completed() and FakeWork(x).wait() is None
+    assert torchcomms.functional.MIN_PYTORCH_VERSION_FOR_COMPILE.startswith("2.")
 
     # torch.distributed gets plain works.
     wrapper = torchcomms._comms._BackendWrapper(c)

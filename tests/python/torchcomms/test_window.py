@@ -662,7 +662,10 @@ def keep_local_buffers(backend: str) -> None:
     assert "not contiguous" in refused(lambda: window.register_local_buffer(torch.ones(2, 2).t()))
     assert "device" in refused(lambda: window.register_local_buffer(torch.ones(2, device="meta")))
     assert "kernels" in refused(window.get_device_window)
-    window.deregister_local_buffer(buffer)
+    assert "kernels" in refused(lambda: window.get_device_window(1, 0, -1))
+    counted = refused(lambda: window.get_device_window(counter_count=1))
+    assert ("fake" if backend == "fake" else "1 counters") in counted
+    window.deregister_local_buffer(handle=buffer)
     assert "not registered" in refused(lambda: window.deregister_local_buffer(buffer))
     window.tensor_deregister()
     c.finalize()

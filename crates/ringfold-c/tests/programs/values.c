@@ -35,6 +35,7 @@ SIZE(ccoip_inet_address_t, 24);
 SIZE(ccoip_socket_address_t, 28);
 SIZE(pcclCommCreateParams_t, 36);
 SIZE(pcclReduceDescriptor_t, 40);
+SIZE(pcclReduceSingleDescriptor_t, 40);
 OFFSET(pcclReduceDescriptor_t, tag, 16);
 OFFSET(pcclReduceDescriptor_t, quantization_options, 32);
 SIZE(pcclReduceOpDescriptor_t, 56);

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use core::time::Duration;
-use ringfold_cuda::{CudaError, DeviceMemory, Event, Gpu, Stream};
+use ringfold_cuda::{CapturedNodes, CudaError, DeviceMemory, Event, Gpu, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,8 @@ pub(super) struct LaunchQueue {
     /// The same, for other threads.
     launched: Option<Arc<AtomicU64>>,
     spare: Vec<Event>,
-    /// The id of the last capture, and an event after its last call.
-    captured: Option<(u64, Arc<Event>)>,
+    /// The id of the last capture, and the nodes after its last call.
+    captured: Option<(u64, CapturedNodes)>,
 }
 
 /// The end of a queued call.
@@ -34,19 +34,19 @@ pub(super) struct LaunchQueue {
 pub struct CallEnd {
     /// None if there is nothing to wait for.
     event: Option<Arc<Event>>,
-    /// The capture that the call is in.
-    capture: Option<u64>,
+    /// The capture that the call is in, and its last nodes.
+    captured: Option<(u64, CapturedNodes)>,
 }
 
 impl CallEnd {
     /// Whether the call has ended. Captured ones have.
     pub fn is_done(&self) -> Result<bool, Error> {
-        Ok(self.live().map_or(Ok(true), Event::query)?)
+        Ok(self.event.as_deref().map_or(Ok(true), Event::query)?)
     }
 
     /// Waits for the end. False after the deadline.
     pub fn wait_until(&self, deadline: Instant) -> Result<bool, Error> {
-        match self.live().map_or(Ok(()), |end| end.wait_until(deadline)) {
+        match self.event.as_deref().map_or(Ok(()), |end| end.wait_until(deadline)) {
             Ok(()) => Ok(true),
             Err(CudaError::TimedOut { .. }) => Ok(false),
             Err(error) => Err(error.into()),
@@ -55,16 +55,16 @@ impl CallEnd {
 
     /// Makes later work on a stream wait for the end; that of a captured call only in its capture.
     pub fn order_after(&self, stream: &Stream) -> Result<(), Error> {
-        let Some(event) = &self.event else { return Ok(()) };
-        if self.capture.is_some() && stream.capture()? != self.capture {
-            return Ok(());
+        match (&self.event, &self.captured) {
+            (Some(event), _) => Ok(stream.wait(event)?),
+            (None, Some((id, nodes))) if stream.capture()? == Some(*id) => Ok(stream.wait_captured(nodes)?),
+            _ => Ok(()),
         }
-        Ok(stream.wait(event)?)
     }
 
-    /// The event, unless it belongs to a capture: then it cannot be queried.
-    fn live(&self) -> Option<&Event> {
-        self.event.as_deref().filter(|_| self.capture.is_none())
+    /// The id of the capture that the call is in.
+    pub fn capture(&self) -> Option<u64> {
+        self.captured.as_ref().map(|(id, _)| *id)
     }
 }
 
@@ -88,17 +88,16 @@ impl LaunchQueue {
         if self.queued.len() >= QUERIED_MIN {
             self.forget_done()?;
         }
-        let before = match (capture, &self.captured) {
+        match (capture, &self.captured) {
             (None, _) => {
                 let (id, last) = (stream.id(), self.last_stream);
                 self.last_stream = id;
-                self.queued.back().filter(|_| id.is_none() || id != last).map(|last| &*last.end)
+                if let Some(before) = self.queued.back().filter(|_| id.is_none() || id != last) {
+                    stream.wait(&before.end)?;
+                }
             }
-            (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(&**event),
-            (Some(_), _) => None,
-        };
-        if let Some(before) = before {
-            stream.wait(before)?;
+            (Some(capture), Some((last, nodes))) if capture == *last => stream.wait_captured(nodes)?,
+            (Some(_), _) => {}
         }
         Ok(())
     }
@@ -113,7 +112,11 @@ impl LaunchQueue {
     ) -> Result<CallEnd, Error> {
         match capture {
             None => self.push(gpu, stream, operands),
-            Some(capture) => self.push_captured(gpu, stream, capture),
+            Some(capture) => {
+                let end = (capture, stream.captured_nodes()?);
+                self.captured = Some(end.clone());
+                Ok(CallEnd { event: None, captured: Some(end) })
+            }
         }
     }
 
@@ -129,15 +132,7 @@ impl LaunchQueue {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
         }
-        Ok(CallEnd { event: Some(end), capture: None })
-    }
-
-    fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<CallEnd, Error> {
-        // Never shared with the spare events: a captured event cannot be queried.
-        let event = Arc::new(gpu.create_event()?);
-        stream.record(&event)?;
-        self.captured = Some((capture, event.clone()));
-        Ok(CallEnd { event: Some(event), capture: Some(capture) })
+        Ok(CallEnd { event: Some(end), captured: None })
     }
 
     pub(super) fn synchronize(&mut self, deadline: Instant) -> Result<(), Error> {

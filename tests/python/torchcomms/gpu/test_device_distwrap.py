@@ -93,14 +93,14 @@ def use_extensions() -> None:
     pool = torch.cuda.MemPool(dist.get_mem_allocator())
     with torch.cuda.use_mem_pool(pool):
         large = torch.ones(4 << 20, device=device)
-    dist.register_mem_pool(pool)
+    dist.register_mem_pool(None, None, pool)
     dist.all_reduce(large)
     assert float(large[-1]) == size
     torch.cuda.synchronize()
     dist.barrier()
-    dist.deregister_mem_pool(pool)
+    dist.deregister_mem_pool(None, None, pool)
     with pytest.raises(TypeError, match="MemPool"):
-        dist.register_mem_pool(large)
+        dist.register_mem_pool(None, "cuda", large)
     dist.destroy_process_group()
 
 

@@ -167,6 +167,58 @@ def test_transfers_can_be_captured_and_replayed(ranks: Ranks, world: int) -> Non
     ranks.run(world, captured, deadline=DEADLINE)
 
 
+def captured_without_waits() -> None:
+    """The pattern of the manual: no work is waited for in the capture, and none is kept."""
+    limit()
+    comm = device_comm()
+    rank, size = comm.get_rank(), comm.get_size()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (1003, 300_003):
+        mine = torch.zeros(count, dtype=torch.int32, device="cuda")
+        found, again = torch.zeros_like(mine), torch.zeros_like(mine)
+        scaled, factor = torch.ones(8, device="cuda"), torch.tensor(0.5, device="cuda")
+        window = comm.new_window(torch.zeros(count, dtype=torch.int32, device="cuda"))
+        # Loads the kernels.
+        for works in ([comm.send(mine, after, True), comm.recv(found, before, True)],):
+            for work in works:
+                work.wait()
+        comm.all_reduce(scaled.clone(), ReduceOp.PREMUL_SUM(factor), False)
+        window.put(mine, after, 0, False)
+        window.signal(after, False)
+        window.wait_signal(before, False)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            mine.add_(1)
+            # Large messages of both directions wait for each other, and temporary tensors are not reused too early.
+            comm.send(mine + 1000 * rank, after, True)
+            comm.recv(found, before, True)
+            comm.send(mine + 5000 * rank, after, True)
+            comm.recv(again, before, True)
+            window.put(mine * 3, after, 0, True)
+            window.signal(after, True)
+            window.wait_signal(before, True)
+            for _ in range(4):
+                torch.zeros_like(mine).fill_(-1)
+            comm.all_reduce(scaled, ReduceOp.PREMUL_SUM(factor), True)
+        for number in range(1, 11):
+            graph.replay()
+            torch.cuda.synchronize()
+            assert found.tolist() == [number + 1000 * before] * count, found[:3]
+            assert again.tolist() == [number + 5000 * before] * count, again[:3]
+            table = window.get_tensor()
+            assert table is not None and table.tolist() == [3 * number] * count
+            comm.barrier(False)
+        assert scaled.tolist() == [(size / 2) ** 10] * 8
+        window.tensor_deregister()
+    comm.finalize()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_captured_transfers_need_no_wait(ranks: Ranks, world: int) -> None:
+    ranks.run(world, captured_without_waits, deadline=DEADLINE)
+
+
 def mismatched(counts: tuple[int, int]) -> str:
     limit()
     comm = device_comm(timeout=5.0)
