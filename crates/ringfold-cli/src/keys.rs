@@ -46,14 +46,14 @@ enum KeysCommand {
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
     },
-    /// Make the certificate of a peer or a master: NAME.pem and NAME.key
+    /// Make the certificate of a peer, a master or a relay: NAME.pem and NAME.key
     ///
     /// Give both files and ca.pem to one machine, by --tls-ca, --tls-cert and --tls-key or RINGFOLD_TLS_CA, RINGFOLD_TLS_CERT and
     /// RINGFOLD_TLS_KEY. Several processes may use one certificate.
     Issue {
         /// The name: a-z, 0-9 and -
         name: String,
-        /// What it may do: peer, observer, admin, or master, which may also act as a peer
+        /// What it may do: peer, observer, admin, relay, or master, which may also act as a peer
         #[arg(long, value_name = "ROLE", default_value = "peer")]
         role: Role,
         /// How long the certificate is valid

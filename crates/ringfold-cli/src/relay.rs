@@ -23,6 +23,8 @@ pub struct RelayArguments {
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
+    tls: serving::TlsArguments,
+    #[command(flatten)]
     journal: serving::JournalArguments,
     /// How long a peer's host may answer nothing before its connection is closed, such as 30s, at least 3s
     /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15s]
@@ -69,6 +71,7 @@ impl RelayArguments {
         serving::add_flags(&mut given, &table::LISTEN, &self.bind);
         let token_file = self.token_file.as_ref().map(|path| path.display());
         serving::add_flag(&mut given, &table::JOIN_TOKEN_FILE, token_file);
+        self.tls.add_to(&mut given);
         self.journal.add_to(&mut given);
         serving::add_flag(&mut given, &table::UNREACHABLE_AFTER, self.unreachable_after.as_ref());
         given

@@ -120,7 +120,9 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FlightSource>> {
     for path in paths {
         if path.is_dir() {
             let entries = path.read_dir().with_context(|| format!("cannot read {}", path.display()))?;
-            let inside = entries.filter_map(|entry| Some(entry.ok()?.path()));
+            let entries = entries.filter_map(Result::ok);
+            let files = entries.filter(|entry| entry.file_type().is_ok_and(|of| of.is_file()));
+            let inside = files.map(|entry| entry.path());
             found.extend(inside.filter(|path| path.extension().is_some_and(|e| e == flight_file::EXTENSION)));
         } else {
             found.insert(path.clone());

@@ -2,6 +2,7 @@
 
 use crate::limits;
 use core::time::Duration;
+use ringfold_settings::bandwidth::Bandwidth;
 use ringfold_settings::{Settings, table};
 
 /// Limits of the connections of a poller.
@@ -21,6 +22,8 @@ pub struct ConnectionLimits {
     pub relay_pairs_max: usize,
     /// Connections that wait at a relay.
     pub relay_waiting_max: usize,
+    /// The cap of a pair that a relay has joined.
+    pub relay_pair_rate: Option<Bandwidth>,
 }
 
 impl Default for ConnectionLimits {
@@ -33,6 +36,7 @@ impl Default for ConnectionLimits {
             spare_slot_bytes: limits::SPARE_SLOT_BYTES_MAX,
             relay_pairs_max: limits::RELAY_PAIRS_MAX,
             relay_waiting_max: limits::RELAY_WAITING_MAX,
+            relay_pair_rate: None,
         }
     }
 }
@@ -52,6 +56,7 @@ impl ConnectionLimits {
             spare_slot_bytes: number(&table::SPARE_SLOT_BYTES, default.spare_slot_bytes),
             relay_pairs_max: number(&table::RELAY_PAIRS_MAX, default.relay_pairs_max),
             relay_waiting_max: number(&table::RELAY_WAITING_MAX, default.relay_waiting_max),
+            relay_pair_rate: settings.cap(&table::RELAY_PAIR_RATE),
         }
     }
 }

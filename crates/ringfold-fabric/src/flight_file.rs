@@ -4,11 +4,13 @@
 //! written, which outlives the process. It is written by `pwrite`, not through a mapping: a mapped page whose block cannot
 //! be had (a full disk that copies on write, a file that was truncated, a server that is gone) kills the process.
 
+use crate::host;
 use ringfold_proto::limits;
 use rustix::fs::FallocateFlags;
-use std::fs::{File, OpenOptions, TryLockError};
+use rustix::process::geteuid;
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How the names of such files end.
@@ -119,15 +121,17 @@ fn open_new(directory: &Path, stem: &str) -> io::Result<(File, PathBuf)> {
 pub fn is_in_use(path: &Path) -> bool {
     // Locks of other processes, and of other hosts on network file systems. The kernel releases them with the process.
     let locked = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
-    File::open(path).map_or(true, locked)
+    host::open_regular(path).map_or(true, locked)
 }
 
-/// Deletes the oldest files of ended processes in a directory, so that at most `kept` are left.
+/// Deletes the oldest files of ended processes of this user in a directory, so that at most `kept` are left.
 pub fn prune(directory: &Path, kept: usize) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let flights = paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
-    let ended = flights.filter(|path| !is_in_use(path));
+    let is_own = |about: Metadata| about.is_file() && about.uid() == geteuid().as_raw();
+    let own = flights.filter(|path| path.symlink_metadata().is_ok_and(is_own));
+    let ended = own.filter(|path| !is_in_use(path));
     let aged = ended.filter_map(|path| Some((path.symlink_metadata().ok()?.modified().ok()?, path)));
     let mut aged: Vec<_> = aged.collect();
     aged.sort();
@@ -205,6 +209,20 @@ mod tests {
         let left: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
         assert_eq!(left, [&paths[0], &paths[3]], "the oldest were deleted");
         drop(kept);
+    }
+
+    #[test]
+    fn what_others_have_put_into_the_directory_delays_nothing() {
+        let scratch = Scratch::new("shared");
+        let path = |name: &str| scratch.0.join(format!("{name}.{EXTENSION}"));
+        let made = std::process::Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+        std::os::unix::fs::symlink(path("fifo"), path("link")).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        std::fs::write(path("file"), "").unwrap();
+        assert!(made.success() && ["fifo", "link", "folder"].iter().all(|name| is_in_use(&path(name))));
+        prune(&scratch.0, 0);
+        assert!(path("fifo").exists() && path("link").is_symlink() && !path("file").exists());
+        std::fs::remove_dir(path("folder")).unwrap();
     }
 
     #[test]

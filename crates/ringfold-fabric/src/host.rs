@@ -2,10 +2,13 @@
 
 use crate::random;
 use ringfold_settings::{Settings, table};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// A number that is equal for processes of one system, network namespace and user, with the same name, which may try to share
 /// memory. If it cannot be determined, it is unique.
@@ -90,6 +93,30 @@ pub fn is_clock_synchronized() -> Option<bool> {
     // SAFETY: the structure is valid for reads and writes during the call.
     let result = unsafe { libc::adjtimex(&raw mut state) };
     (result >= 0).then_some(result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0)
+}
+
+/// A socket at an address. One of IPv6 takes IPv4 as well, whatever `net.ipv6.bindv6only` says.
+pub fn bound_socket(address: SocketAddr, of: SocketType) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, of, SocketFlags::CLOEXEC, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    if of == SocketType::STREAM {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Opens a regular file to read it, in a directory where others may have put a FIFO or a link of its name.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
 }
 
 fn identity(name: &str) -> io::Result<u64> {

@@ -21,7 +21,7 @@ use crate::poller::{Poller, Token};
 use crate::quic::QuicEndpoint;
 use crate::random;
 use crate::transport::Transport;
-use crowd::source;
+pub(crate) use crowd::source;
 use ringfold_proto::handshake::{AcceptorHandshake, Established, Identity, SecretLookup};
 use ringfold_proto::hello::Hello;
 use ringfold_proto::time::Time;

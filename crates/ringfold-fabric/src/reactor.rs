@@ -225,8 +225,11 @@ impl<D: Drive> Reactor<D> {
         state.stopped.is_some() || state.outcomes.ended.contains_key(&call)
     }
 
-    /// Nobody will ask for the end of a call.
+    /// Nobody will ask for the end of a call. In a forked child nothing is waited for: a thread of the parent may have held the lock.
     pub fn abandon(&self, call: CallId) {
+        if self.is_of_parent() {
+            return;
+        }
         let mut state = self.shared.state.lock();
         let ended = state.outcomes.ended.remove(&call);
         if ended.is_none() && state.stopped.is_none() {

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!  member A                      relay                      member B
-//!     │ handshake, join token ──→│←── handshake, join token │
+//!     │ TLS, handshake ─────────→│←───────── TLS, handshake │
 //!     │ request: dial B ────────→│←─────── request: await A │
 //!     │←──────────────── joined  │  joined ────────────────→│
 //!     │ handshake with the key of the epoch, and all that follows: copied, not understood
 //! ```
 //!
-//! Only two authenticated members that name each other are joined. The relay never connects to anything. It does not know
-//! the key of the epoch, so it cannot pretend to be a member.
+//! Only two members that name each other are joined. Their legs are authenticated as all connections are: by the join token, by
+//! certificates, and by ids that belong to keys. A leg's TLS ends when it is joined: what follows is TLS between the two members. The
+//! relay never connects to anything. It does not know the key of the epoch, so it cannot pretend to be a member.
 
 mod hub;
 mod leg;

@@ -97,8 +97,15 @@ impl Transport {
         Ok(transport)
     }
 
+    /// The same, to a relay. Its session ends when the other member is joined.
+    pub(crate) fn dial_relay(to: SocketAddr, security: &Security) -> io::Result<Self> {
+        let transport = Self::dial(to, security)?;
+        transport.tls.get().inspect(|session| session.read_records());
+        Ok(transport)
+    }
+
     /// The same, without encryption.
-    pub(crate) fn dial_plain(to: SocketAddr) -> io::Result<Self> {
+    fn dial_plain(to: SocketAddr) -> io::Result<Self> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -122,6 +129,15 @@ impl Transport {
         let session = security.dial().map_err(io::Error::other)?;
         let _ = self.tls.set(session);
         Ok(())
+    }
+
+    /// The same TCP connection after the end of its encrypted session, which must hold nothing: what follows is not of this end.
+    pub(crate) fn without_session(self: Arc<Self>) -> io::Result<Arc<Self>> {
+        match self.tls.get() {
+            None => Ok(self),
+            Some(session) if session.is_idle() => Ok(Arc::new(self.stream.try_clone()?.into())),
+            Some(_) => Err(io::Error::other("unexpected data before the end of the encrypted session")),
+        }
     }
 
     /// Whether it must be encrypted: on the path to the other end, or behind a relay.

@@ -290,9 +290,14 @@ fn nobody_can_sit_in_between() {
 
 /// Keys with a certificate of a run.
 fn certified(ca: &Issued, name: &str) -> Security {
+    certified_as(ca, name, Role::Peer)
+}
+
+/// The same, of any role.
+pub fn certified_as(ca: &Issued, name: &str, role: Role) -> Security {
     let dir = std::env::temp_dir().join(format!("ringfold-encryption-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let issued = issue(ca, &PeerIdentity { name: name.into(), role: Role::Peer }, 1).unwrap();
+    let issued = issue(ca, &PeerIdentity { name: name.into(), role }, 1).unwrap();
     let write = |file: &str, text: &str| {
         std::fs::write(dir.join(file), text).unwrap();
         dir.join(file)

@@ -1,19 +1,25 @@
 //! Relays, with real sockets.
 
+use crate::encryption::certified_as;
 use crate::node::{
     KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two, two_encrypted,
+    two_with_keys,
 };
 use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::connection_limits::ConnectionLimits;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::limits;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::VisitDialer;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayAnswer, RelayHandle, RelayRequest, RelayRole, RelayServer, Relays};
+use ringfold_fabric::tls::issue::new_ca;
+use ringfold_fabric::tls::{Encryption, Security};
 use ringfold_proto::epoch::RelayAddress;
 use ringfold_proto::handshake::{DialTarget, Identity, Role, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
+use ringfold_settings::bandwidth::Bandwidth;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,21 +33,26 @@ struct TestRelay {
     address: SocketAddr,
     handle: RelayHandle,
     thread: Option<JoinHandle<()>>,
+    token: &'static str,
 }
 
 impl TestRelay {
     fn start() -> Self {
-        let poller = Arc::new(Poller::new().unwrap());
+        Self::start_with(Poller::new().unwrap(), TOKEN)
+    }
+
+    fn start_with(poller: Poller, token: &'static str) -> Self {
+        let poller = Arc::new(poller);
         let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
         let address = listener.address();
-        let (server, handle) = RelayServer::new(poller, Some(listener), TOKEN.into());
+        let (server, handle) = RelayServer::new(poller, Some(listener), token.into());
         let thread = std::thread::spawn(move || server.serve().unwrap());
-        Self { address, handle, thread: Some(thread) }
+        Self { address, handle, thread: Some(thread), token }
     }
 
     fn relays(&self) -> Relays {
         let relay = RelayAddress { peer: PeerId(0), address: self.address };
-        Relays { addresses: vec![relay], token: TOKEN.into() }
+        Relays { addresses: vec![relay], token: self.token.into() }
     }
 
     fn joined(&self) -> u64 {
@@ -49,9 +60,13 @@ impl TestRelay {
     }
 
     fn dial(&self, me: u128, token: &str) -> std::io::Result<BlockingConnection> {
-        let identity = Identity::new(PeerId(me), RunId(0));
+        self.dial_from(PeerId(me), token, &Poller::new().unwrap())
+    }
+
+    fn dial_from(&self, me: PeerId, token: &str, poller: &Poller) -> std::io::Result<BlockingConnection> {
+        let identity = Identity::new(me, RunId(0));
         let credentials = Credentials { identity, target: DialTarget::relay(), secret: Secret::token(token) };
-        let connection = dial_blocking(&[self.address], LONG, &credentials, &Poller::new().unwrap())?;
+        let connection = dial_blocking(&[self.address], LONG, &credentials, poller)?;
         connection.set_read_timeout(Some(LONG)).unwrap();
         Ok(connection)
     }
@@ -98,20 +113,9 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     let relay = TestRelay::start();
     let (mut a, mut b) = two_encrypted(4);
     let ids = [a.peer, b.peer];
-    for node in [&mut a, &mut b] {
-        let mesh = core::mem::replace(&mut node.mesh, Node::new(9, 1, LONG).mesh);
-        node.mesh = mesh.with_relay_token(TOKEN.into(), false);
-        node.mesh.use_relays(node.now(), relay.relays().addresses);
-        node.mesh.admit(epoch(1), &KEY, ids.to_vec());
-    }
-    let (of_a, of_b) = (a.member(closed_port()), b.member(closed_port()));
     let begun = Instant::now();
-    a.connect_to(of_b, epoch(1));
-    b.connect_to(of_a, epoch(1));
-    drive(&mut [&mut a, &mut b], both_up);
+    meet_at(&relay, &mut a, &mut b);
     assert!(begun.elapsed() >= limits::RELAY_HEAD_START, "direct attempts come first");
-    assert_one_link(&mut a, &mut b, 1);
-    assert!(a.mesh.is_relayed(ids[1]) && b.mesh.is_relayed(ids[0]));
     // Both can dial each other for other purposes, again and again.
     for (me, other) in [(0, 1), (1, 0), (0, 1)] {
         let (relays, security) = (relay.relays(), [&a, &b][me].poller.security().unwrap());
@@ -140,6 +144,75 @@ fn two_members_that_cannot_be_reached_meet_at_a_relay() {
     while b.up[0].next(&mut pool, |_| ringfold_plan::executor::FrameDecision::Place).is_ok() {
         assert!(Instant::now() < end, "it does not notice");
     }
+}
+
+/// Two nodes that have no address meet at a relay.
+fn meet_at(relay: &TestRelay, a: &mut Node, b: &mut Node) {
+    let ids = [a.peer, b.peer];
+    for node in [&mut *a, b] {
+        let mesh = core::mem::replace(&mut node.mesh, Node::new(9, 1, LONG).mesh);
+        node.mesh = mesh.with_relay_token(relay.token.into(), false);
+        node.mesh.use_relays(node.now(), relay.relays().addresses);
+        node.mesh.admit(epoch(1), &KEY, ids.to_vec());
+    }
+    let (of_a, of_b) = (a.member(closed_port()), b.member(closed_port()));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
+    drive(&mut [a, b], both_up);
+    assert_one_link(a, b, 1);
+    assert!(a.mesh.is_relayed(ids[1]) && b.mesh.is_relayed(ids[0]));
+}
+
+#[test]
+fn a_relay_with_certificates_refuses_thieves_of_ids_and_joins_the_honest_pair() {
+    let (ca, other) = (new_ca("run").unwrap(), new_ca("run").unwrap());
+    let relay_of =
+        |security| TestRelay::start_with(Poller::new().unwrap().with_security(Arc::new(security)), "");
+    let relay = relay_of(certified_as(&ca, "relay", Role::Relay));
+    let (mut a, mut b) = two_with_keys(["ann", "ben"].map(|name| certified_as(&ca, name, Role::Peer)), 1);
+    let dial = |relay: &TestRelay, me: PeerId, keys: Security| {
+        relay.dial_from(me, "", &Poller::new().unwrap().with_security(Arc::new(keys)))
+    };
+    for (keys, why) in [
+        (Security::new(Encryption::Never).unwrap(), "encrypt"),
+        (Security::new(Encryption::Always).unwrap(), "certificate"),
+        (certified_as(&other, "ben", Role::Peer), "not signed by a CA of this run"),
+        (certified_as(&ca, "second", Role::Relay), "role"),
+        // A member of the run that is not the one which it claims to be.
+        (certified_as(&ca, "mallory", Role::Peer), "keys"),
+    ] {
+        let error = dial(&relay, b.peer, keys).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    // No member uses a relay that anyone could have started.
+    let open = relay_of(Security::new(Encryption::Always).unwrap());
+    let error = dial(&open, PeerId(1), certified_as(&ca, "carol", Role::Peer)).unwrap_err().to_string();
+    assert!(error.contains("the certificate of the acceptor"), "{error}");
+    meet_at(&relay, &mut a, &mut b);
+    assert_eq!(relay.joined(), 1);
+}
+
+#[test]
+fn a_pair_gets_no_more_than_its_rate() {
+    const BYTES: usize = 1 << 20;
+    let poller = Poller::new().unwrap();
+    poller.set_limits(ConnectionLimits {
+        relay_pair_rate: Some(Bandwidth::bytes(2 << 20)),
+        ..ConnectionLimits::default()
+    });
+    let relay = TestRelay::start_with(poller, TOKEN);
+    let [one, other] = relay.pair();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (&one).write_all(&vec![7; BYTES]).unwrap());
+        // What goes the other way is not behind all of that.
+        (&other).write_all(b"back").unwrap();
+        (&one).read_exact(&mut [0; 4]).unwrap();
+        assert!(relay.handle.counters().bytes.load(Ordering::Relaxed) < BYTES as u64);
+        (&other).read_exact(&mut vec![0; BYTES]).unwrap();
+    });
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(300) && took < LONG, "{took:?}");
 }
 
 #[test]

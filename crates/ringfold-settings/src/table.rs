@@ -157,7 +157,7 @@ table! {
     /// Connections are not encrypted, for measurements. All processes of a run must agree.
     INSECURE "insecure" for ALL_USERS: Kind::Bool, "false", flag "--insecure";
     /// Refuses to listen or dial off loopback without a token or certificates.
-    REQUIRE_AUTH "require_auth" for RUN: Kind::Bool, "false";
+    REQUIRE_AUTH "require_auth" for JOINED: Kind::Bool, "false";
 
     /// Peers of a run.
     PEERS_MAX "peers_max" for MASTER: Kind::Count(1, 1024), "1024";
@@ -173,6 +173,8 @@ table! {
     RELAY_PAIRS_MAX "relay_pairs_max" for RELAYING: Kind::Count(1, 65_536), "1024";
     /// Connections that wait at a relay for the other peer.
     RELAY_WAITING_MAX "relay_waiting_max" for RELAYING: Kind::Count(1, 65_536), "4096";
+    /// A cap on what a relay, or a peer that volunteers, copies per second for each pair, in both directions together. `max_upload` and `max_download` are its caps in total.
+    RELAY_PAIR_RATE "relay_pair_rate" for RELAYING: Kind::Bandwidth, "none";
     /// A cap on what is sent to other hosts. From a variable or file it is one cap for the whole process.
     MAX_UPLOAD "max_upload" for ALL_USERS: Kind::Bandwidth, "none";
     /// The same for what is received.

@@ -5,6 +5,7 @@ use crate::error::invalid;
 use crate::journal::{Source, SourceKind};
 use crate::master::{guarded, listen_addresses};
 use crate::process_name::process_name;
+use crate::protection;
 use crate::settings::{self, Given, Settings, User, table, with_port};
 use core::time::Duration;
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use ringfold_fabric::join_token::JoinToken;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::relay::{RelayHandle, RelayServer};
-use ringfold_fabric::tls::Security;
+use ringfold_fabric::tls::{Security, TlsFiles};
 use ringfold_proto::id::PeerId;
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use std::io;
@@ -28,8 +29,8 @@ pub const RELAY_PORT: u16 = 48149;
 /// A relay: carries the traffic of peers that cannot reach each other, because both are behind a NAT or a firewall.
 ///
 /// All peers of the run must reach it. The master tells them of it (`MasterBuilder::relay`). It joins two peers that prove
-/// the join token and name each other; it never connects to anything. Peers authenticate each other through it with a key that it
-/// does not know. It can read their traffic, as everyone on the path can.
+/// the join token or show certificates of the run, and name each other; it never connects to anything. Peers authenticate each other
+/// through it with a key that it does not know, and encrypt what it copies.
 ///
 /// ```
 /// let relay = ringfold::Relay::builder().listen("127.0.0.1:0").token("secret").start()?;
@@ -105,10 +106,12 @@ impl RelayBuilder {
     pub fn start(self) -> Result<Relay, Error> {
         let system = |error: io::Error| Error::system("starting the relay failed", &error);
         let settings = Settings::start(User::Relay, &self.given)?;
-        let security = Security::of(&settings).map_err(|error| invalid!("{error}"))?;
-        let poller = Poller::with_settings(&settings).map_err(system)?.with_security(Arc::new(security));
+        let token = settings::token(&settings, self.token)?;
+        let tls = TlsFiles::of(&settings).map_err(|error| invalid!("{error}"))?;
+        let security = protection::keys(&token, tls.as_ref(), settings.is_on(&table::INSECURE))?;
+        let poller = Poller::with_settings(&settings).map_err(system)?.with_security(security.clone());
         self.unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
-        let (poller, token) = (Arc::new(poller), settings::token(&settings, self.token)?);
+        let poller = Arc::new(poller);
         let listen = if self.listen.is_empty() {
             settings.list(&table::LISTEN).map(|text| with_port(text, RELAY_PORT)).collect()
         } else {
@@ -117,7 +120,7 @@ impl RelayBuilder {
         let listener = Listener::bind(&listen_addresses(&listen, RELAY_PORT)?, &poller);
         let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
         let addresses: Vec<_> = listener.addresses().collect();
-        warn_without_token(&token, &addresses);
+        check_open(&token, &security, &addresses, &settings)?;
         // The log of the relay goes to the flight recorder, if there is one.
         Source::new(SourceKind::Relay, process_name(NAME_BYTES_MAX), &settings);
         let (server, handle) = RelayServer::new(poller, Some(listener), token);
@@ -127,14 +130,25 @@ impl RelayBuilder {
     }
 }
 
-fn warn_without_token(token: &JoinToken, addresses: &[SocketAddr]) {
-    let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
-    if let (true, Some(address)) = (token.is_none(), open) {
-        tracing::warn!(
-            "the relay listens on {address} without a join token: anyone who can reach this address can use it. Set \
-             the token of the master"
-        );
+/// Warns if anyone can use a relay off loopback, or fails if that is not allowed.
+fn check_open(
+    token: &JoinToken,
+    security: &Security,
+    addresses: &[SocketAddr],
+    settings: &Settings,
+) -> Result<(), Error> {
+    let open = addresses.iter().find(|address| protection::is_off_loopback(address.ip()));
+    if let (Some(address), false) = (open, security.has_certificates()) {
+        protection::check_length(token, "join token")?;
+        if token.is_none() {
+            protection::check_unauthenticated(&format!("listening on {address}"), settings)?;
+            tracing::warn!(
+                "the relay listens on {address} without a join token or certificates: anyone who can reach this address can use it. \
+                 Give it the token or a certificate of the run, or set max_upload and relay_pair_rate"
+            );
+        }
     }
+    Ok(())
 }
 
 impl Relay {
@@ -215,5 +229,24 @@ impl Drop for VolunteerRelay {
         if let Some(handle) = &self.handle {
             handle.interrupt();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_must_authenticate_does_not_start_open() {
+        let start = |token: &str, address: &str| {
+            let builder = Relay::builder().listen(address).token(token).setting("require_auth", true);
+            builder.start().map(|relay| relay.interrupt()).map_err(|error| error.to_string())
+        };
+        let error = start("", "0.0.0.0:0").unwrap_err();
+        assert!(error.contains("is not authenticated, and setting require_auth is set"), "{error}");
+        let error = start("sesame", "0.0.0.0:0").unwrap_err();
+        assert!(error.starts_with("invalid join token of 6 bytes: off loopback"), "{error}");
+        assert_eq!(start("", "127.0.0.1:0"), Ok(()));
+        assert_eq!(start("0123456789abcdef", "0.0.0.0:0"), Ok(()));
     }
 }

@@ -20,7 +20,7 @@ pub struct Occupant {
 }
 
 /// The host or the network of a connection. Hosts have many addresses of IPv6 that begin alike.
-pub(super) fn source(of: SocketAddr) -> IpAddr {
+pub(crate) fn source(of: SocketAddr) -> IpAddr {
     match of.ip().to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,

@@ -1,9 +1,11 @@
 //! Listening sockets: they are bound, accepted from, and not registered while nothing can be accepted.
 
 use super::crowd::{Occupant, crowding};
+use crate::host;
 use crate::limits;
 use crate::poller::{Poller, Token};
 use ringfold_proto::time::Time;
+use rustix::net::SocketType;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -194,7 +196,7 @@ impl ListeningSockets {
     }
 
     fn add(&mut self, address: SocketAddr, position: usize) -> io::Result<()> {
-        let socket = TcpListener::bind(address)?;
+        let socket = TcpListener::from(host::bound_socket(address, SocketType::STREAM)?);
         rustix::net::listen(&socket, limits::BACKLOG)?;
         socket.set_nonblocking(true)?;
         let (address, token) = (socket.local_addr()?, self.poller.token());
@@ -234,6 +236,21 @@ mod tests {
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         let sockets = listen(&all).unwrap();
         assert_eq!(sockets.addresses().collect::<Vec<_>>(), [format!("0.0.0.0:{port}").parse().unwrap()]);
+    }
+
+    #[test]
+    fn an_address_of_both_families_takes_ipv4_whatever_the_system_prefers() {
+        let check = || {
+            // SAFETY: the call changes the network of this thread alone. It needs permission: without, the usual one is tested.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+                let _ = std::fs::write("/proc/sys/net/ipv6/bindv6only", "1");
+            }
+            for of in [SocketType::STREAM, SocketType::DGRAM] {
+                let Ok(socket) = host::bound_socket("[::]:0".parse().unwrap(), of) else { return };
+                assert!(!rustix::net::sockopt::ipv6_v6only(&socket).unwrap(), "{of:?}");
+            }
+        };
+        std::thread::spawn(check).join().unwrap();
     }
 
     #[test]

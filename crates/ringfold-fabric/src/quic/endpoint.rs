@@ -1,9 +1,10 @@
 //! The UDP socket and the thread of all QUIC connections of an endpoint.
 
 use super::congestion::{ModelFactory, PACKETS_PER_ACK};
-use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
+use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, SCRATCH_BYTES, STRANGER_WINDOW, STREAMS};
 use crate::host;
 use crate::limits;
+use crate::listener::source;
 use crate::tls::{Security, TlsConfigs};
 use crate::traffic::{Direction, Network, Traffic};
 use bytes::BytesMut;
@@ -15,6 +16,7 @@ use quinn_proto::{
 };
 use quinn_udp::{RecvMeta, UdpSocketState};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::SocketType;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -32,6 +34,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(4);
 const SILENCE_REMEMBERED: Duration = Duration::from_secs(600);
 /// Connections whose other end is not authenticated.
 const STRANGERS_MAX: usize = 256;
+/// The same of one host or network.
+const STRANGERS_PER_SOURCE_MAX: usize = 64;
 /// From so many on, they first have to show that they receive packets at their address.
 const STRANGERS_UNVERIFIED_MAX: usize = 32;
 /// Packets in one call to the system.
@@ -87,18 +91,7 @@ struct DialRequest {
 impl QuicEndpoint {
     /// Binds a socket and starts the thread. Its packets are on the accounts of `network`.
     pub fn bind(address: SocketAddr, network: &Arc<Network>, security: &Arc<Security>) -> io::Result<Self> {
-        let socket = UdpSocket::bind(address)?;
-        let worker = Worker::new(&socket, security.clone())?;
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let shared = Arc::new(Shared {
-            socket,
-            kick: Arc::new(event()?),
-            requests: Mutex::default(),
-            incoming: Mutex::default(),
-            arrived: event()?,
-            network: network.clone(),
-            silent: Mutex::default(),
-        });
+        let (worker, shared) = Worker::bind(address, network, security)?;
         let runs = shared.clone();
         let thread =
             std::thread::Builder::new().name("ringfold-quic".into()).spawn(move || worker.run(&runs))?;
@@ -197,6 +190,8 @@ struct Worker {
     unclaimed: HashMap<ConnectionHandle, QuicStream>,
     /// Packets that the socket did not take yet.
     unsent: Option<Packets>,
+    /// Bytes of an application, until the protocol has them.
+    scratch: Box<[u8]>,
 }
 
 /// A packet, or several of equal size, and their connection if there is one.
@@ -223,6 +218,26 @@ impl Settings {
 }
 
 impl Worker {
+    fn bind(
+        address: SocketAddr,
+        network: &Arc<Network>,
+        security: &Arc<Security>,
+    ) -> io::Result<(Self, Arc<Shared>)> {
+        let socket = UdpSocket::from(host::bound_socket(address, SocketType::DGRAM)?);
+        let worker = Self::new(&socket, security.clone())?;
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Shared {
+            socket,
+            kick: Arc::new(event()?),
+            requests: Mutex::default(),
+            incoming: Mutex::default(),
+            arrived: event()?,
+            network: network.clone(),
+            silent: Mutex::default(),
+        };
+        Ok((worker, Arc::new(shared)))
+    }
+
     fn new(socket: &UdpSocket, security: Arc<Security>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let udp = UdpSocketState::new(socket.into())?;
@@ -233,7 +248,8 @@ impl Worker {
         let config = Arc::new(EndpointConfig::default());
         let endpoint = Endpoint::new(config, Some(incoming), !udp.may_fragment(), None);
         let (pipes, unclaimed, closed) = (HashMap::new(), HashMap::new(), Vec::new());
-        Ok(Self { endpoint, udp, security, settings, pipes, closed, unclaimed, unsent: None })
+        let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
+        Ok(Self { endpoint, udp, security, settings, pipes, closed, unclaimed, unsent: None, scratch })
     }
 
     /// The settings of a connection that begins now: certificates may have been replaced.
@@ -375,26 +391,32 @@ impl Worker {
                 return Some(pipe.state.clone());
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                let strangers = self.pipes.values().filter(|pipe| !pipe.state.is_trusted()).count();
+                let strangers = self.pipes.values().filter(|pipe| !pipe.state.is_trusted());
+                let here = strangers.clone().filter(|pipe| source(pipe.state.remote) == source(meta.addr));
+                let (strangers, here) = (strangers.count(), here.count());
                 if strangers >= STRANGERS_UNVERIFIED_MAX && incoming.may_retry() {
                     if let Ok(transmit) = self.endpoint.retry(incoming, &mut reply) {
                         self.send(shared, transmit, reply);
                     }
                     return None;
                 }
-                if strangers >= STRANGERS_MAX {
+                if strangers >= STRANGERS_MAX || here >= STRANGERS_PER_SOURCE_MAX {
                     let transmit = self.endpoint.refuse(incoming, &mut reply);
                     self.send(shared, transmit, reply);
                     return None;
                 }
                 // Without descriptors the other end gets no answer, and tries again.
-                let (stream, socket) = shared.stream(meta.addr).ok()?;
+                let Ok((stream, socket)) = shared.stream(meta.addr) else {
+                    self.endpoint.ignore(incoming);
+                    return None;
+                };
                 let Settings { configs, server, .. } = self.settings();
                 let mut config = ServerConfig::with_crypto(server);
                 config.transport_config(transport(&stream.state, None));
                 match self.endpoint.accept(incoming, now, &mut reply, Some(Arc::new(config))) {
                     Ok((handle, connection)) => {
                         let state = stream.state.clone();
+                        state.expire_at(Some(now + limits::HANDSHAKE_MAX));
                         let pipe = Pipe::new(connection, socket, state.clone(), configs.run.clone());
                         self.pipes.insert(handle, pipe);
                         self.unclaimed.insert(handle, stream);
@@ -434,7 +456,7 @@ impl Worker {
                 shared.incoming.lock().push_back(stream);
                 let _ = rustix::io::write(&shared.arrived, &1_u64.to_ne_bytes());
             }
-            pipe.copy(now);
+            pipe.copy(now, &mut self.scratch);
             let sends_at = self.transmit(now, shared, handle);
             let Some(pipe) = self.pipes.get_mut(&handle) else { continue };
             if pipe.is_drained() {

@@ -5,7 +5,7 @@ use crate::tls::{self, TrustedRun};
 use crate::token_bucket::TokenBucket;
 use crate::traffic::{self, Direction, Meter, Network};
 use crate::transport::Transport;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use quinn_proto::{
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Bytes that are read from the local socket at once.
-const READ_BYTES: usize = 128 * 1024;
+pub(super) const SCRATCH_BYTES: usize = 128 * 1024;
 /// Pieces that are written to the local socket at once.
 const CHUNKS_PER_WRITE: usize = 64;
 /// Bytes that may wait to be sent, in addition to those in flight. Urgent messages wait behind them.
@@ -129,6 +129,11 @@ impl QuicState {
         let _ = rustix::io::write(&*self.kick, &1_u64.to_ne_bytes());
     }
 
+    /// Ends the connection at this time; none for a connection that is established in time.
+    pub(super) fn expire_at(&self, at: Option<Instant>) {
+        *self.expires.lock() = at;
+    }
+
     /// The other end's process has ended, as its TCP connection shows. What is on its way may still arrive.
     pub(crate) fn expire(&self) {
         let grace = 2 * self.round_trip() + EXPIRY_GRACE;
@@ -197,7 +202,6 @@ pub(super) struct Pipe {
     outgoing: Bytes,
     /// Taken from the protocol, and not written to the local socket.
     incoming: VecDeque<Bytes>,
-    buffer: BytesMut,
     is_output_over: bool,
     is_input_over: bool,
     /// Whether the application has seen the end of the input.
@@ -237,7 +241,6 @@ impl Pipe {
             input: Dealer::default(),
             outgoing: Bytes::new(),
             incoming: VecDeque::new(),
-            buffer: BytesMut::new(),
             is_output_over: false,
             is_input_over: false,
             is_end_told: false,
@@ -310,6 +313,9 @@ impl Pipe {
                     let open = || self.connection.streams().open(Dir::Uni);
                     self.output.streams = std::iter::from_fn(open).take(STREAMS).collect();
                     is_established = self.connection.side().is_server();
+                    if is_established {
+                        self.state.expire_at(None);
+                    }
                 }
                 Event::Stream(StreamEvent::Opened { .. }) => {
                     // They come in the order of their numbers.
@@ -340,13 +346,13 @@ impl Pipe {
     }
 
     /// Copies what can be copied in both directions.
-    pub fn copy(&mut self, now: Instant) {
+    pub fn copy(&mut self, now: Instant, scratch: &mut [u8]) {
         if !self.is_wide && self.state.is_trusted() {
             self.is_wide = true;
             self.connection.set_receive_window(VarInt::from_u32(self.window()));
         }
         if !self.output.streams.is_empty() {
-            self.copy_out(now);
+            self.copy_out(now, scratch);
         }
         self.copy_in();
         let is_expired = self.expires().is_some_and(|at| at <= now);
@@ -368,7 +374,7 @@ impl Pipe {
         bytes.clamp(CAPPED_WINDOW_MIN.min(u64::from(RECEIVE_WINDOW)), u64::from(RECEIVE_WINDOW)) as u32
     }
 
-    fn copy_out(&mut self, now: Instant) {
+    fn copy_out(&mut self, now: Instant, scratch: &mut [u8]) {
         let (in_flight, lost) = (&self.state.rates.in_flight, self.state.rates.lost.load(Ordering::Relaxed));
         if self.lost.0 != lost {
             self.lost = (lost, Some(now + LOSS_ROUND_TRIPS * self.connection.rtt()));
@@ -380,8 +386,7 @@ impl Pipe {
         self.is_blocked = false;
         while !self.is_output_over && !self.is_blocked {
             if self.outgoing.is_empty() {
-                self.buffer.resize(READ_BYTES, 0);
-                match (&self.socket).read(&mut self.buffer) {
+                match (&self.socket).read(scratch) {
                     Ok(0) => {
                         self.is_output_over = true;
                         for stream in &self.output.streams {
@@ -389,7 +394,8 @@ impl Pipe {
                         }
                         return;
                     }
-                    Ok(bytes) => self.outgoing = self.buffer.split_to(bytes).freeze(),
+                    // A copy of the right size: it is kept until it is acknowledged, and counts with its size.
+                    Ok(bytes) => self.outgoing = Bytes::copy_from_slice(&scratch[..bytes]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                     Err(_) => self.is_output_over = true,
@@ -499,9 +505,9 @@ impl Pipe {
         self.reads_at
     }
 
-    /// When it ends, whatever happens.
+    /// When it ends, whatever happens; none if it has.
     pub fn expires(&self) -> Option<Instant> {
-        *self.state.expires.lock()
+        self.state.expires.lock().filter(|_| !self.connection.is_closed())
     }
 
     /// The connection is lost: the application sees its end, and finds the reason.

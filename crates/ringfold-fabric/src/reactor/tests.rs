@@ -339,3 +339,28 @@ fn a_call_that_another_thread_ends_during_the_spin_is_noticed() {
         assert!(began.elapsed() < limits::IDLE_MAX / 2, "the waiter slept on");
     }
 }
+
+#[test]
+fn a_forked_child_waits_for_no_lock_of_its_parent() {
+    let reactor = start(Fake::default());
+    // A thread of the parent has it when the child begins, and is not there to release it.
+    let state = reactor.shared.state.lock();
+    // SAFETY: the child calls nothing that needs what a lock of another thread protects.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        reactor.abandon(CallId(1));
+        // SAFETY: it ends at once.
+        unsafe { libc::_exit(7) };
+    }
+    drop(state);
+    let (began, mut status) = (Instant::now(), 0);
+    // SAFETY: the place of the status is valid.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        if began.elapsed() > LONG {
+            // SAFETY: the child was not waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "the child hangs: {status:#x}");
+}

@@ -4,19 +4,22 @@ use super::pair::{JoinedPair, Turn};
 use super::pairing::{Half, Pairing, Placed};
 use super::{RelayAnswer, RelayRequest};
 use crate::closing::ClosingConnections;
-use crate::connection::Connection;
+use crate::connection::{Connection, Intake};
 use crate::connection_limits::ConnectionLimits;
-use crate::poller::Token;
+use crate::poller::{Poller, Token};
 use core::sync::atomic::{AtomicU64, Ordering};
+use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::time::Time;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Joins the authenticated connections of members that name each other, and copies between them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RelayHub {
+    poller: Arc<Poller>,
     /// Connections whose request has not arrived, with deadlines.
     unasked: HashMap<Token, (Leg, Time)>,
     /// Connections that wait for the other member.
@@ -41,6 +44,16 @@ struct Leg {
 impl Leg {
     fn name(&self) -> String {
         format!("{} ({})", self.peer.short(), self.from)
+    }
+
+    /// Tells the member that it is joined. The session with the relay ends: the two members encrypt what follows.
+    fn into_joined(mut self, poller: &Arc<Poller>) -> io::Result<Connection> {
+        self.connection.send(&RelayAnswer::Joined.encode());
+        self.connection.flush(&mut Vec::new())?;
+        let transport = self.connection.into_blocking()?.into_transport().without_session()?;
+        let joined = Connection::over(transport, poller, Intake::Messages)?;
+        joined.identify(self.peer, Purpose::Relay);
+        Ok(joined)
     }
 }
 
@@ -68,8 +81,20 @@ pub struct RelayCounters {
 
 impl RelayHub {
     /// A relay without connections.
-    pub fn new(limits: ConnectionLimits) -> Self {
-        Self { pairing: Pairing::new(limits.relay_waiting_max), limits, ..Self::default() }
+    pub fn new(poller: &Arc<Poller>) -> Self {
+        let limits = poller.limits();
+        Self {
+            poller: poller.clone(),
+            unasked: HashMap::new(),
+            waiting: HashMap::new(),
+            pairing: Pairing::new(limits.relay_waiting_max),
+            pairs: HashMap::new(),
+            by_token: HashMap::new(),
+            pairs_ever: 0,
+            closing: ClosingConnections::default(),
+            counters: Arc::default(),
+            limits,
+        }
     }
 
     /// What it has done so far.
@@ -96,7 +121,7 @@ impl RelayHub {
     /// When to call [`RelayHub::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let unasked = self.unasked.values().map(|(_, deadline)| *deadline);
-        let pairs = self.pairs.values().filter_map(|joined| joined.pair.deadline());
+        let pairs = self.pairs.values().filter_map(|joined| joined.pair.poll_timeout());
         unasked.chain(pairs).chain(self.pairing.poll_timeout()).chain(self.closing.poll_timeout()).min()
     }
 
@@ -108,7 +133,7 @@ impl RelayHub {
                 self.reject(now, leg, RelayAnswer::Absent);
             }
         }
-        let is_late = |joined: &Joined| joined.pair.deadline().is_some_and(|at| at <= now);
+        let is_late = |joined: &Joined| joined.pair.poll_timeout().is_some_and(|at| at <= now);
         let late: Vec<_> =
             self.pairs.iter().filter(|(_, joined)| is_late(joined)).map(|(id, _)| *id).collect();
         for id in late {
@@ -176,12 +201,16 @@ impl RelayHub {
         self.pairs_ever += 1;
         let id = self.pairs_ever;
         let names = [legs[0].name(), legs[1].name()];
+        let [one, other] = legs.map(|leg| leg.into_joined(&self.poller));
+        let (one, other) = match (one, other) {
+            (Ok(one), Ok(other)) => (one, other),
+            // The other one sees the end of its connection, and asks again.
+            (Err(error), _) | (_, Err(error)) => {
+                return tracing::debug!("cannot join {} and {}: {error}", names[0], names[1]);
+            }
+        };
         tracing::info!("relaying between {} and {}", names[0], names[1]);
-        let ends = legs.map(|mut leg| {
-            leg.connection.send(&RelayAnswer::Joined.encode());
-            leg.connection
-        });
-        let pair = JoinedPair::new(ends);
+        let pair = JoinedPair::new([one, other], self.limits.relay_pair_rate);
         self.by_token.extend(pair.tokens().map(|token| (token, id)));
         self.pairs.insert(id, Joined { pair, names, counted: 0 });
         self.counters.pairs.fetch_add(1, Ordering::Relaxed);

@@ -40,10 +40,9 @@ impl RelayLeg {
         request: RelayRequest,
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
-        // The two members encrypt what goes through the relay.
         let nonce = random::nonce()?;
         let dialler = DialerHandshake::new(identity, DialTarget::relay(), relays.token.secret(), nonce);
-        let transport = Transport::dial_plain(relay)?;
+        let transport = Transport::dial_relay(relay, &*poller.security()?)?;
         let handshake = Handshake::dial(now, transport, poller, dialler, now + poller.limits().connect_max)?;
         Ok(Self { relay, request, stage: Stage::Handshake(Box::new(handshake)) })
     }
@@ -105,8 +104,9 @@ impl RelayLeg {
         let Stage::Asked(connection, _) = core::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(None);
         };
-        let joined = connection.into_blocking().map_err(|error| failed(&error))?;
-        let transport = joined.into_transport();
+        // The two members encrypt what follows.
+        let joined = connection.into_blocking().and_then(|leg| leg.into_transport().without_session());
+        let transport = joined.map_err(|error| failed(&error))?;
         transport.set_relay(relay);
         Ok(Some(transport))
     }

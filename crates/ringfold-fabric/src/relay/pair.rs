@@ -1,9 +1,11 @@
 //! Two joined connections: what arrives on one is sent on the other.
 
-use crate::connection::{CloseReason, Connection, Intake};
+use crate::connection::{CloseReason, Connection};
 use crate::limits;
 use crate::poller::Token;
+use crate::token_bucket::TokenBucket;
 use ringfold_proto::time::Time;
+use ringfold_settings::bandwidth::Bandwidth;
 use std::io;
 
 /// Two joined connections. It holds at most two buffers of 64 KiB per direction: a connection is only read while nothing
@@ -17,6 +19,10 @@ pub(super) struct JoinedPair {
     is_finished: [bool; 2],
     /// Bytes from each end to the other.
     bytes: [u64; 2],
+    /// The cap of both directions together, if there is one.
+    budget: Option<TokenBucket>,
+    /// When more may be copied, while the budget is used up.
+    resumes_at: Option<Time>,
     /// When it is cut, once the end of one direction was passed on.
     deadline: Option<Time>,
     /// Why it ends, unless an end has closed it.
@@ -33,13 +39,14 @@ pub(super) enum Turn {
 }
 
 impl JoinedPair {
-    pub(super) fn new(mut ends: [Connection; 2]) -> Self {
-        ends.iter_mut().for_each(|end| end.set_intake(Intake::Messages));
+    pub(super) fn new(ends: [Connection; 2], rate: Option<Bandwidth>) -> Self {
         Self {
             ends,
             has_ended: [false; 2],
             is_finished: [false; 2],
             bytes: [0; 2],
+            budget: rate.map(|rate| TokenBucket::new(rate.bytes_per_second())),
+            resumes_at: None,
             deadline: None,
             reason: None,
         }
@@ -54,15 +61,19 @@ impl JoinedPair {
         self.bytes
     }
 
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.deadline
+    /// When to call [`JoinedPair::advance`] even if nothing is ready.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.deadline.into_iter().chain(self.resumes_at).min()
     }
 
     /// Copies what can be copied now, as much as one turn takes. A direction ends alone: what was sent in the other one
     /// still arrives.
     pub(super) fn advance(&mut self, now: Time) -> Turn {
-        for from in 0..2 {
-            if let Err(error) = self.copy(from) {
+        self.resumes_at = None;
+        // Under a cap the direction that has copied less comes first, so that none starves.
+        let first = usize::from(self.bytes[0] > self.bytes[1]);
+        for from in [first, 1 - first] {
+            if let Err(error) = self.copy(now, from) {
                 self.reason.get_or_insert_with(|| error.to_string());
                 // Nothing more can be sent there.
                 self.ends[1 - from].unsent().for_each(drop);
@@ -87,7 +98,7 @@ impl JoinedPair {
     }
 
     /// Copies in one direction. It is an error if nothing can be sent any more.
-    fn copy(&mut self, from: usize) -> io::Result<()> {
+    fn copy(&mut self, now: Time, from: usize) -> io::Result<()> {
         let to = 1 - from;
         if self.is_finished[to] {
             return Ok(());
@@ -96,10 +107,11 @@ impl JoinedPair {
         let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
         sink.flush(&mut Vec::new())?;
         for _ in 0..limits::RELAY_READS_PER_TURN {
-            if sink.queued_bytes() > 0 || self.has_ended[from] {
+            self.resumes_at = self.budget.as_ref().map(TokenBucket::begin).filter(|at| *at > now);
+            if sink.queued_bytes() > 0 || self.has_ended[from] || self.resumes_at.is_some() {
                 break;
             }
-            match source.fill() {
+            match source.fill_within(self.budget.as_ref().map_or(usize::MAX, TokenBucket::quantum)) {
                 Ok(false) => break,
                 Ok(true) => {}
                 Err(error) => {
@@ -109,15 +121,20 @@ impl JoinedPair {
                     }
                 }
             }
-            self.bytes[from] += source.take(|input| {
+            let copied = source.take(|input| {
                 let bytes = core::mem::take(input);
                 sink.send(bytes);
-                bytes.len() as u64
+                bytes.len()
             });
+            self.bytes[from] += copied as u64;
+            if let Some(budget) = &mut self.budget {
+                budget.pay(now, copied);
+            }
             // What cannot be sent now has the poller report room.
             sink.flush(&mut Vec::new())?;
         }
-        if sink.queued_bytes() > 0 && !self.has_ended[from] {
+        let may_read = sink.queued_bytes() == 0 && self.resumes_at.is_none();
+        if !may_read && !self.has_ended[from] {
             // The poller always reports that a connection is broken, also while it is not read.
             self.has_ended[from] = !matches!(source.take_error(), Ok(None));
         }
@@ -125,7 +142,7 @@ impl JoinedPair {
             self.is_finished[to] = true;
             sink.finish()?;
         }
-        source.set_awaits_input(!self.has_ended[from] && sink.queued_bytes() == 0)
+        source.set_awaits_input(!self.has_ended[from] && may_read)
     }
 
     /// Both connections, to be closed.

@@ -66,7 +66,7 @@ impl RelayHandle {
 impl RelayServer {
     /// A relay without connections. Members prove that they know the join token.
     pub fn new(poller: Arc<Poller>, listener: Option<Listener>, token: JoinToken) -> (Self, RelayHandle) {
-        let hub = RelayHub::new(poller.limits());
+        let hub = RelayHub::new(&poller);
         let control =
             Control { poller: poller.clone(), interrupted: AtomicBool::new(false), counters: hub.counters() };
         let (control, (sender, visitors)) = (Arc::new(control), channel());

@@ -212,6 +212,19 @@ impl Bytes {
         }
     }
 
+    /// How many bytes are missing to the end of the last record: what follows it is not of this session.
+    pub(super) fn missing(&self) -> usize {
+        let mut rest = self.filled();
+        loop {
+            let Some(header) = rest.first_chunk::<HEADER_BYTES>() else { return HEADER_BYTES - rest.len() };
+            let bytes = HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
+            match rest.get(bytes..) {
+                Some(next) => rest = next,
+                None => return bytes - rest.len(),
+            }
+        }
+    }
+
     /// Whether it starts with a whole record.
     pub(super) fn has_record(&self) -> bool {
         let filled = self.filled();
@@ -241,10 +254,14 @@ mod tests {
     #[test]
     fn a_record_is_whole_with_its_last_byte() {
         let mut bytes = Bytes::default();
-        for byte in [23, 3, 3, 0, 2, 9, 9] {
-            assert!(!bytes.has_record());
+        let missing = [5, 4, 3, 2, 1, 2, 1];
+        for (byte, missing) in [23, 3, 3, 0, 2, 9, 9].into_iter().zip(missing) {
+            assert!(!bytes.has_record() && bytes.missing() == missing);
             bytes.extend(&[byte]);
         }
-        assert!(bytes.has_record());
+        // The header of the next one.
+        assert!(bytes.has_record() && bytes.missing() == 5);
+        bytes.extend(&[23, 3]);
+        assert_eq!(bytes.missing(), 3);
     }
 }

@@ -39,6 +39,8 @@ struct State {
     /// Ciphertext that has arrived.
     input: Bytes,
     read_bytes: usize,
+    /// Whether no byte behind a record may be read before the record was processed.
+    reads_records: bool,
     /// Data that has arrived, beyond what was asked for.
     arrived: Bytes,
     /// Ciphertext to be sent.
@@ -69,12 +71,25 @@ impl TlsSession {
             run,
             input: Bytes::default(),
             read_bytes: READ_BYTES_MIN,
+            reads_records: false,
             arrived: Bytes::default(),
             outgoing: Bytes::default(),
             early: Vec::new(),
             failure: None,
             staged: Vec::new(),
         }))
+    }
+
+    /// From now on reads one record at a time, for a session that ends before its connection.
+    pub(crate) fn read_records(&self) {
+        self.0.lock().reads_records = true;
+    }
+
+    /// Whether it holds no bytes, so that the connection may go on without it.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.0.lock();
+        let is_empty = state.input.is_empty() && state.arrived.is_empty() && state.outgoing.is_empty();
+        is_empty && state.early.is_empty()
     }
 
     /// Reads until the place is full or nothing more has arrived. Zero is the end of the stream.
@@ -218,11 +233,12 @@ impl State {
     }
 
     fn receive(&mut self, wire: &impl Wire) -> io::Result<usize> {
-        let room = self.input.room(self.read_bytes);
-        let most = room.len().min(self.read_bytes);
+        let wanted = if self.reads_records { self.input.missing() } else { self.read_bytes };
+        let room = self.input.room(wanted);
+        let most = room.len().min(wanted);
         let bytes = wire.receive(&mut room[..most])?;
         self.input.add(bytes);
-        if bytes == most {
+        if bytes == self.read_bytes {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
         }
         Ok(bytes)

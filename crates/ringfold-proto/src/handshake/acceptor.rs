@@ -50,7 +50,7 @@ impl AcceptorHandshake {
         Self { identity, nonce, buffer, output, binding, requires_encryption: false, state }
     }
 
-    /// Rejects diallers that do not encrypt, except those of relays: what a relay passes on is encrypted by others.
+    /// Rejects diallers that do not encrypt.
     pub fn require_encryption(&mut self) {
         self.requires_encryption = true;
     }
@@ -172,7 +172,7 @@ impl AcceptorHandshake {
             _ => {}
         }
         // That a token is missing says more.
-        if self.requires_encryption && self.binding.is_none() && hello.purpose != Purpose::Relay {
+        if self.requires_encryption && self.binding.is_none() {
             return Err(rejected(ConnectionRejection::Plaintext));
         }
         let established = Established {

@@ -14,10 +14,12 @@ pub enum Role {
     Admin,
     /// Is dialled as a master. It makes the keys of all epochs, so it may also act as a peer.
     Master,
+    /// Relays the traffic of peers that cannot reach each other, and does nothing else.
+    Relay,
 }
 
 impl Role {
-    pub const ALL: [Self; 4] = [Self::Peer, Self::Observer, Self::Admin, Self::Master];
+    pub const ALL: [Self; 5] = [Self::Peer, Self::Observer, Self::Admin, Self::Master, Self::Relay];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,6 +27,7 @@ impl Role {
             Self::Observer => "observer",
             Self::Admin => "admin",
             Self::Master => "master",
+            Self::Relay => "relay",
         }
     }
 
@@ -32,8 +35,10 @@ impl Role {
     pub fn may_act_as(self, needed: Self) -> bool {
         match needed {
             // Who takes part in a run may also look at it.
-            Self::Observer => true,
+            Self::Observer => self != Self::Relay,
             Self::Peer => matches!(self, Self::Peer | Self::Master),
+            // Peers may volunteer as relays.
+            Self::Relay => matches!(self, Self::Relay | Self::Peer | Self::Master),
             Self::Admin | Self::Master => self == needed,
         }
     }
@@ -52,7 +57,7 @@ impl FromStr for Role {
         Self::ALL
             .into_iter()
             .find(|role| role.as_str() == text)
-            .ok_or_else(|| format!("invalid role {text:?}: must be peer, observer, admin or master"))
+            .ok_or_else(|| format!("invalid role {text:?}: must be peer, observer, admin, master or relay"))
     }
 }
 

@@ -48,7 +48,7 @@ impl DialTarget {
 
     /// A leg to a relay, or to a member that relays.
     pub fn relay() -> Self {
-        Self { purpose: Purpose::Relay, epoch: EpochId::default(), peer: None, role: Role::Peer }
+        Self { purpose: Purpose::Relay, role: Role::Relay, ..Self::master() }
     }
 
     /// A connection to another member of an epoch.

@@ -23,7 +23,9 @@ pub fn read_files(paths: &[PathBuf]) -> Result<RecordedScenario, String> {
     for path in paths {
         let error = |why: std::io::Error| format!("cannot read {}: {why}", path.display());
         if path.is_dir() {
-            let inside = path.read_dir().map_err(error)?.filter_map(|entry| Some(entry.ok()?.path()));
+            let entries = path.read_dir().map_err(error)?.filter_map(Result::ok);
+            let files = entries.filter(|entry| entry.file_type().is_ok_and(|of| of.is_file()));
+            let inside = files.map(|entry| entry.path());
             found.extend(inside.filter(|path| path.extension().is_some_and(|end| end == "flight")));
         } else {
             found.insert(path.clone());

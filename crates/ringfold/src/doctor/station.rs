@@ -2,11 +2,13 @@
 
 use super::service::DoctorService;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::host;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_proto::handshake::Identity;
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::RunId;
+use rustix::net::SocketType;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -34,7 +36,7 @@ impl Station {
         let address = listener.address();
         let ends = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        let udp = UdpSocket::bind(address);
+        let udp = host::bound_socket(address, SocketType::DGRAM).map(UdpSocket::from);
         let has_udp = udp.is_ok();
         if let Ok(udp) = udp {
             let (service, ends) = (service.clone(), ends.clone());

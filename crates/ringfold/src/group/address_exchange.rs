@@ -1,6 +1,7 @@
 //! How the announcement of rank 0 reaches the other ranks.
 
 use super::bootstrap_listener::ANNOUNCEMENT_BYTES_MAX;
+use ringfold_fabric::host;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -49,7 +50,7 @@ impl AddressExchange for FileExchange {
     }
 
     fn read(&self) -> io::Result<Option<String>> {
-        let file = match File::open(&self.path) {
+        let file = match host::open_regular(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -297,3 +297,119 @@ fn certificates_are_checked() {
     assert!(matches!((&dialed.socket).read(&mut [0]), Ok(0) | Err(_)) && dialed.state.binding().is_none());
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// The first packet of a connection, as far as an endpoint reads it before it accepts the connection.
+fn initial(number: u64) -> BytesMut {
+    let suite =
+        rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap().quic_suite().unwrap();
+    let keys = suite.keys(&number.to_be_bytes(), rustls::Side::Client, rustls::quic::Version::V1);
+    let mut packet = vec![0; 1200];
+    // A long header of version 1, two ids of 8 bytes, no token, the length of the rest, and a packet number of 4 bytes.
+    packet[..6].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8]);
+    packet[6..14].copy_from_slice(&number.to_be_bytes());
+    packet[14] = 8;
+    packet[24..26].copy_from_slice(&(0x4000_u16 | 1174).to_be_bytes());
+    let (header, rest) = packet.split_at_mut(26);
+    let (packet_number, payload) = rest.split_at_mut(4);
+    let sampled = keys.local.header.encrypt_in_place(&payload[..16], &mut header[0], packet_number);
+    sampled.unwrap();
+    BytesMut::from(&packet[..])
+}
+
+fn arrived_from(host: [u8; 4]) -> RecvMeta {
+    let mut meta = RecvMeta::default();
+    meta.addr = (host, 9).into();
+    meta
+}
+
+#[test]
+fn a_connection_that_is_never_established_ends_soon() {
+    let bind =
+        || Worker::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), &Arc::default(), &security()).unwrap();
+    let ((mut worker, shared), (mut stranger, _)) = (bind(), bind());
+    let (config, now, mut packet) = (stranger.settings().client, Instant::now(), Vec::new());
+    let to = shared.socket.local_addr().unwrap();
+    let dialed = stranger.endpoint.connect(now, ClientConfig::new(config), to, "ringfold");
+    let _ = dialed.unwrap().1.poll_transmit(now, 1, &mut packet).unwrap();
+    let meta = arrived_from([127, 0, 0, 1]);
+    let state = worker.handle_datagram(now, &shared, &meta, BytesMut::from(&packet[..])).unwrap();
+    let expires = worker.pipes.values().next().unwrap().expires();
+    assert_eq!(expires, Some(now + limits::HANDSHAKE_MAX));
+    state.expire_at(Some(now));
+    worker.advance(&shared);
+    assert!(worker.pipes.values().all(|pipe| pipe.connection.is_closed()));
+}
+
+#[test]
+fn first_packets_without_descriptors_leave_nothing_behind() {
+    let (mut worker, shared) =
+        Worker::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), &Arc::default(), &security()).unwrap();
+    let address = shared.socket.local_addr().unwrap();
+    let flood = || {
+        // SAFETY: this thread has no descriptors that others close, and closes only its own.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        let held: Vec<_> = std::iter::from_fn(|| rustix::io::dup(&shared.arrived).ok()).collect();
+        assert!(shared.stream(address).is_err() && !held.is_empty());
+        let meta = arrived_from([127, 0, 0, 1]);
+        for number in 0..70_000 {
+            worker.handle_datagram(Instant::now(), &shared, &meta, initial(number));
+        }
+        assert!(worker.pipes.is_empty());
+    };
+    std::thread::scope(|scope| scope.spawn(flood).join().unwrap());
+    let runs = shared.clone();
+    let thread = Some(std::thread::spawn(move || worker.run(&runs)));
+    let other = QuicEndpoint { shared, thread };
+    let one = endpoint();
+    let _dialed = one.dial(address, Duration::from_millis(1)).unwrap();
+    accept(&other);
+}
+
+#[test]
+fn strangers_of_one_host_leave_room_for_others() {
+    let other = endpoint();
+    let to = other.address().unwrap();
+    let one = endpoint();
+    let dialed: Vec<_> =
+        (0..STRANGERS_PER_SOURCE_MAX + 8).map(|_| one.dial(to, Duration::from_millis(1)).unwrap()).collect();
+    let (mut accepted, began) = (Vec::new(), Instant::now());
+    let refused = || dialed.iter().filter(|stream| stream.state.failure().is_some()).count();
+    while accepted.len() + refused() < dialed.len() {
+        assert!(began.elapsed() < SOON, "{} accepted, {} refused", accepted.len(), refused());
+        accepted.extend(other.accept());
+        std::thread::yield_now();
+    }
+    assert!(accepted.len() <= STRANGERS_PER_SOURCE_MAX && refused() >= 8);
+    let near = QuicEndpoint::bind(([127, 0, 0, 2], 0).into(), &Arc::default(), &security()).unwrap();
+    let _dialed = near.dial(to, Duration::from_millis(1)).unwrap();
+    accept(&other);
+}
+
+#[test]
+fn small_messages_that_wait_take_little_memory() {
+    const MESSAGES: usize = 2000;
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    // Almost nothing leaves.
+    let caps = BandwidthCaps { upload: Some(Bandwidth::bytes(1000)), download: None };
+    let (_one, _other, dialed, _accepted) =
+        pair_of(endpoint_on(&Arc::new(Network::with_caps(caps))), endpoint());
+    let (before, began) = (resident(), Instant::now());
+    for _ in 0..MESSAGES {
+        (&dialed.socket).write_all(&[7; 100]).unwrap();
+        let mut waiting: libc::c_int = 1;
+        while waiting > 0 {
+            assert!(began.elapsed() < SOON, "timed out waiting for the thread to read");
+            // SAFETY: this request writes one number to the place that it is given.
+            let asked = unsafe {
+                libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&dialed.socket), libc::TIOCOUTQ, &raw mut waiting)
+            };
+            assert_eq!(asked, 0);
+            std::thread::yield_now();
+        }
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 32 << 20, "{MESSAGES} messages of 100 bytes hold {grown} bytes");
+}
