@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 import torch
 from torch._C import _len_torch_dispatch_stack
@@ -51,7 +52,7 @@ def _direct(name: str) -> Callable[..., Any]:
         is_observed = _len_torch_dispatch_stack() or _profiler_enabled()
         return getattr(self._observed if is_observed else self._backend, name)(*arguments, **named)
 
-    skip_in_dynamo(operation)
+    skip_in_dynamo(cast(FunctionType, operation))
     operation.__name__ = name
     operation.__doc__ = getattr(ProcessGroup, name).__doc__
     return operation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 import torch
 
@@ -142,11 +141,9 @@ def _factor(op: ReduceOp, device: torch.device | None) -> float | torch.Tensor:
         )
     if factor is None:
         raise RuntimeError("PREMUL_SUM has no factor: use ReduceOp.PREMUL_SUM(factor)")
-    return factor.detach().reshape(()) if _is_on(factor, device) else float(factor)
-
-
-def _is_on(factor: float | torch.Tensor, device: torch.device | None) -> TypeGuard[torch.Tensor]:
-    return isinstance(factor, torch.Tensor) and factor.device == device
+    if isinstance(factor, torch.Tensor) and factor.device == device:
+        return factor.detach().reshape(())
+    return float(factor)
 
 
 def _scaled(tensor: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:

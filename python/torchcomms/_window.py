@@ -413,7 +413,9 @@ class TorchCommWindow:
             if isinstance(window, _device_window()):
                 work = queue(window)
             else:
-                _refuse_capture(f"{op} of a window in host memory")
+                from torchcomms._device import refuse_capture
+
+                refuse_capture(f"{op} of a window in host memory")
                 work = TorchWork(begin())
         except GroupError as error:
             work = TorchWork(error=error)
@@ -495,12 +497,6 @@ class FakeWindow(TorchCommWindow):
 
 def _nothing() -> None:
     return None
-
-
-def _refuse_capture(what: str) -> None:
-    from torchcomms._device import refuse_capture
-
-    refuse_capture(what)
 
 
 def _device_window() -> type[DeviceWindow]:
