@@ -303,7 +303,7 @@ class ElasticRun:
 
     def leave(self) -> None:
         """Leaves the run. The others continue."""
-        self._stop.remove()
+        self._stop.restore()
         if self._checkpoints is not None:
             self._checkpoints.wait()
         self._communicator.leave()
