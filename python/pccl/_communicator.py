@@ -31,7 +31,7 @@ class Communicator:
     """A peer of a run: it joins, takes part in votes and collectives, and leaves.
 
     ``address`` is the address of the master, ``"host:port"`` or ``"[::1]:port"``; if there are several masters, all of them,
-    separated by commas. Collectives are among the peers of one
+    separated by commas; by default those of ``RINGFOLD_MASTERS``. Collectives are among the peers of one
     ``peer_group``; topology updates concern the whole run. ``p2p_connection_pool_size`` is the number of TCP connections
     to each neighbour on another host (0: the default).
 
@@ -79,7 +79,7 @@ class Communicator:
 
     def __init__(
         self,
-        address: str,
+        address: str | None = None,
         peer_group: int = 0,
         p2p_connection_pool_size: int = 0,
         *,
@@ -102,10 +102,11 @@ class Communicator:
     ) -> None:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
-        self._address = address
+        pairs = setting_pairs(settings, reproducible=reproducible, resume=resume, integrity=integrity)
+        self._address = address or _native.setting_masters(pairs) or ""
         self._connect_timeout = connect_timeout
         self._native = _native.Communicator(
-            address,
+            self._address,
             peer_group,
             p2p_connection_pool_size,
             name,
@@ -120,7 +121,7 @@ class Communicator:
             volunteer_relay,
             None if tls is None else list(tls),
             replica,
-            setting_pairs(settings, reproducible=reproducible, resume=resume, integrity=integrity),
+            pairs,
         )
         _living.add(self)
 
@@ -173,6 +174,11 @@ class Communicator:
         After a successful ``all_reduce`` it is that of the operation, the same on all peers.
         """
         return self._native.attribute(require(attribute, Attribute, "attribute").value)
+
+    @property
+    def address(self) -> str:
+        """The address of the master, or of several."""
+        return self._address
 
     @property
     def world_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from elastic_runs import train
-from peers import DEADLINE, begin, together
+from peers import DEADLINE, begin, outcomes, together
 
 np = pytest.importorskip("numpy")
 ringfold = pytest.importorskip("ringfold")
@@ -131,6 +132,82 @@ def test_a_peer_with_another_state_is_rejected_and_the_others_go_on(master: str)
         rejected.result(DEADLINE)
     ended = [future.result(DEADLINE) for future in first]
     assert ended[0] == ended[1]
+
+
+def test_a_state_of_another_shape_or_type_is_rejected_with_both_layouts(master: str) -> None:
+    def peer(weights: Any) -> int:
+        with ringfold.Run(master, {"model": {"weights": weights}}) as run:
+            for _ in run.steps(until=1):
+                pass
+        return int(run.revision)
+
+    for mine, other, text in (
+        (
+            np.zeros((2, 2), np.float32),
+            np.zeros(4, np.float32),
+            r"float32\[(4|2,2)\], but this peer has model.weights float32\[(4|2,2)\]",
+        ),
+        (
+            np.zeros(2, np.int32),
+            np.zeros(2, np.float32),
+            r"(int|float)32\[2\], but this peer has model.weights (int|float)32\[2\]",
+        ),
+    ):
+        ends = outcomes(partial(peer, mine), partial(peer, other))
+        rejected = [end for end in ends if isinstance(end, StateRejected)]
+        assert rejected, ends
+        assert re.search("expected model.weights " + text, str(rejected[0])), rejected
+
+
+def test_steps_within_steps_are_an_error_that_says_so(master: str) -> None:
+    with ringfold.Run(master, {"x": np.zeros(1)}, peers_min=1) as run:
+        for _ in run.steps(until=1):
+            with pytest.raises(RuntimeError, match="one loop over its steps"):
+                next(run.steps())
+        # The first loop is over.
+        assert list(run.steps(until=3)) == [1, 2]
+
+
+def test_equal_names_and_replaced_tensors_are_warnings(master: str, caplog: pytest.LogCaptureFixture) -> None:
+    def peer() -> None:
+        state = {"deep": {"x": np.zeros(1)}, "y": np.zeros(1)}
+        with ringfold.Run(master, state, name="twin") as run:
+            for step in run.steps(until=4):
+                state["y"] += 1
+                if step:
+                    state["deep"]["x"] = state["deep"]["x"] + 1
+
+    together(peer, peer)
+    assert "2 peers are named 'twin'" in caplog.text
+    assert caplog.text.count("state 'deep.x' is another tensor than before") == 2 and "'y'" not in caplog.text
+
+
+def test_the_master_is_that_of_the_environment(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RINGFOLD_MASTERS", raising=False)
+    with pytest.raises(pccl.PCCLError, match="no master: give its address, or set RINGFOLD_MASTERS"):
+        ringfold.Run(state={"x": np.zeros(1)})
+    monkeypatch.setenv("RINGFOLD_MASTERS", master)
+    with ringfold.Run(state={"x": np.zeros(1)}, peers_min=1) as run:
+        assert list(run.steps(until=2)) == [0, 1]
+    with pccl.Communicator() as comm:
+        comm.connect()
+        assert comm.address == master and comm.world_size == 1
+
+
+def test_a_wait_is_a_warning_after_5_s_and_then_at_doubling_intervals(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ringfold.elastic import wait_notice
+
+    now = [100.0]
+    monkeypatch.setattr(wait_notice.time, "monotonic", lambda: now[0])
+    with caplog.at_level("INFO", "ringfold"):
+        notice = wait_notice.WaitNotice()
+        for _ in range(420):
+            notice.log("waiting for %s", "b")
+            now[0] += 0.1
+    assert [record.levelname for record in caplog.records] == ["INFO"] + ["WARNING"] * 4
+    assert [record.args[-1] for record in caplog.records] == pytest.approx([0, 5, 10, 20, 40], abs=0.2)
 
 
 def test_a_peer_ahead_of_the_run_is_rejected(master: str) -> None:

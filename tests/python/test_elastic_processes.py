@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +153,60 @@ def test_ctrl_c_passes_through_and_the_peer_has_left(master: str, spawn: Any, tm
     assert "interrupted" in peers[2].output
     outputs = [peers[0].succeed(DEADLINE), peers[1].succeed(DEADLINE)]
     assert_same(*outputs, peers[2].output)
+
+
+def test_a_peer_that_was_removed_joins_again(master: str, spawn: Any, tmp_path: Path) -> None:
+    peers = begin_together(spawn, tmp_path / "gate", PEER, [(master, seed, 150, 0.05) for seed in range(3)])
+    for peer in peers:
+        peer.wait_for("step 5 ", DEADLINE)
+    peers[2].signal(signal.SIGSTOP)
+    # The others go on without it.
+    peers[0].wait_for(" of 2", DEADLINE)
+    peers[2].signal(signal.SIGCONT)
+    outputs = [peer.succeed(DEADLINE) for peer in peers]
+    assert "joins the run again (1 of 5)" in outputs[2]
+    assert all("ended at 150, stopped: False" in output for output in outputs)
+    # The step that it lost does not count: its world has no peers.
+    kept = [line for line in outputs[2].splitlines() if not line.endswith(" of 0")]
+    assert_same(outputs[0], outputs[1], "\n".join(kept))
+    assert 149 in steps_of(outputs[2])
+
+
+STUCK = """
+import sys, time
+import numpy as np, ringfold
+
+with ringfold.Run(sys.argv[1], {"x": np.zeros(1)}, peers_min=1) as run:
+    for step in run.steps():
+        while True:
+            try:
+                print("stuck", flush=True)
+                for _ in range(10**9):
+                    time.sleep(0.01)
+                    if run.was_stopped: print("asked", flush=True)
+            except KeyboardInterrupt:
+                print("asked", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("options", [(), ("-i",)])
+def test_the_second_signal_ends_a_stuck_peer_at_once(
+    master: str, start: Any, number: int, options: tuple[str, ...]
+) -> None:
+    child = start(sys.executable, *options, "-c", STUCK, master)
+    child.wait_for("stuck", DEADLINE)
+    # At first they count as one, since torchrun and a service manager may both send it.
+    child.signal(number)
+    child.signal(number)
+    child.wait_for("asked", DEADLINE)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        child.signal(number)
+        with suppress(AssertionError):
+            assert child.wait(0.3) == -number
+            return
+    pytest.fail("it has not ended")
 
 
 SIGNALS = """

@@ -90,6 +90,71 @@ def test_a_run_whose_world_changes_equals_one_process(master: str, spawn_with_to
     assert json.loads(ends.pop().removeprefix("end ")) == pytest.approx(alone, rel=1e-9, abs=1e-12)
 
 
+MISTAKES = (
+    PREAMBLE
+    + """
+import ringfold.elastic.wait_notice as wait_notice
+
+logging.getLogger().handlers.clear()
+wait_notice._WARN_AFTER_SECONDS = 0.3
+master, name, kind, replicas = sys.argv[1:5]
+run = elastic.join(master, name=name, policy=elastic.Policy(replicas_min=int(replicas)))
+model = torch.nn.Linear(6, 2, bias=kind != "shape")
+if kind == "transposed":
+    model.weight = torch.nn.Parameter(torch.zeros(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for given in ((model, [optimizer]), ([model], optimizer)):
+    try:
+        run.replicate(*given)
+    except TypeError as error:
+        print(f"invalid: {error}", flush=True)
+run.replicate(model, optimizer)
+try:
+    for step, (batch, _) in run.batches(DataLoader(data, batch_size=8), until=100_000):
+        loss = (batch @ model.weight if kind == "transposed" else model(batch)).square().mean()
+        loss.backward()
+        if kind != "accumulates" or step % 2:
+            optimizer.step()
+        time.sleep(0.05)
+        print(f"step {step} of {run.world_size}", flush=True)
+except Exception as error:
+    print(f"stopped with {type(error).__name__}: {error}", flush=True)
+print("end", run.step, flush=True)
+run.leave()
+"""
+)
+
+
+def test_a_forgotten_step_of_the_optimizer_is_named(master: str, spawn_with_torch: Any) -> None:
+    replica = spawn_with_torch(MISTAKES, master, "a", "accumulates", 1)
+    line = replica.wait_for("stopped with RuntimeError", DEADLINE)
+    assert "step 0 was not committed in 3 attempts: optimizer.step() was not called" in line
+    for wrong in (
+        "invalid optimizer: must be one torch Optimizer, not a list",
+        "invalid model: must be one torch Module",
+    ):
+        assert wrong in replica.output
+
+
+def test_a_lone_replica_warns_without_logging_and_one_with_another_model_is_not_admitted(
+    master: str, spawn_with_torch: Any
+) -> None:
+    first = spawn_with_torch(MISTAKES, master, "a", "right", 2)
+    first.wait_for("waiting for replicas: 1 of 2 (for", DEADLINE)
+    others = [first, spawn_with_torch(MISTAKES, master, "b", "right", 2)]
+    first.wait_for("step 3 ", DEADLINE)
+    for kind, text in (
+        ("shape", "bias is float32[2] on the others and missing on this replica"),
+        ("transposed", "weight is float32[2,6] on the others and float32[6,2] on this replica"),
+    ):
+        wrong = spawn_with_torch(MISTAKES, master, "c", kind, 2)
+        assert text in wrong.wait_for("stopped with ValueError: this replica is not admitted", DEADLINE)
+    for each in others:
+        last = [line for line in each.output.splitlines() if line.startswith("step ")][-1]
+        each.wait_for(f"step {int(last.split()[1]) + 5} of 2", DEADLINE)
+        assert "a replica with another model or optimizer is not admitted" in each.output
+
+
 CHECKPOINTS = (
     PREAMBLE
     + """

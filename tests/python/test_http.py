@@ -49,8 +49,10 @@ def test_a_peer_is_evicted_with_the_token_only() -> None:
             assert refused.value.code == 401 and "admin token" in json.load(refused.value)["error"]
             answer = ask(master.http_address, "/api/evict", body, {"Authorization": f"Bearer {TOKEN}"})
             assert "b" in answer["done"]
-            with pytest.raises(pccl.PCCLError, match="maintenance"):
+            with pytest.raises(pccl.PCCLError, match="maintenance") as evicted:
                 peers[1].update_topology()
+            # `Run` joins again after other removals.
+            assert evicted.value.kind == "evicted"
             names: list[str] = []
             deadline = time.monotonic() + DEADLINE
             while names != ["a"]:

@@ -147,6 +147,7 @@ fn code_of(error: &Error, call: ApiCall) -> ResultCode {
         | FailureKind::MasterLost
         | FailureKind::ProtocolViolation
         | FailureKind::JoinRejected
+        | FailureKind::Evicted
         | FailureKind::Removed
         | FailureKind::Left => ResultCode::MasterConnectionFailed,
     }

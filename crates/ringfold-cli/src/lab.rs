@@ -28,7 +28,7 @@ Each command runs in a network namespace of its own, with these variables:
   RINGFOLD_LAB_HOST       its number, from 0
   RINGFOLD_LAB_ADDRESS    its address
   RINGFOLD_LAB_ADDRESSES  the addresses of all hosts, separated by commas
-  RINGFOLD_LAB_MASTER     the address of the master, with --master
+  RINGFOLD_MASTERS        the address of the master, with --master
   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME  for torch.distributed
 
 The exit code is 0 if all commands ended with 0. A profile is a JSON file; `ringfold lab profiles --json NAME` prints one to
@@ -229,7 +229,7 @@ impl LabRun {
         command.env("RANK", &number).env("WORLD_SIZE", &world).env("MASTER_ADDR", &addresses[0]);
         command.env("MASTER_PORT", TORCH_PORT.to_string()).env("GLOO_SOCKET_IFNAME", "eth0");
         if let Some(master) = master {
-            command.env("RINGFOLD_LAB_MASTER", &master.address);
+            command.env("RINGFOLD_MASTERS", &master.address);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {:?}", self.command[0]))?;

@@ -25,7 +25,8 @@ fn a_command_runs_once_per_host_with_its_address_and_the_first_failure_is_the_ex
     if !can_run("a_command_runs_once_per_host_with_its_address_and_the_first_failure_is_the_exit_code") {
         return;
     }
-    let script = "echo at $RINGFOLD_LAB_ADDRESS of $RINGFOLD_LAB_ADDRESSES with $RINGFOLD_LAB_MASTER; exit $((RANK * 7))";
+    let script =
+        "echo at $RINGFOLD_LAB_ADDRESS of $RINGFOLD_LAB_ADDRESSES with $RINGFOLD_MASTERS; exit $((RANK * 7))";
     let ran = output(RINGFOLD, &["lab", "run", "--profile", "lan", "--master", "--", "sh", "-c", script]);
     let text = String::from_utf8_lossy(&ran.stdout).into_owned();
     for line in [

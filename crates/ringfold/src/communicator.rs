@@ -71,7 +71,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Configures a communicator. The address of the master is `"host:port"` or `"[::1]:48148"`.
+    /// Configures a communicator. The address of the master is `"host:port"` or `"[::1]:48148"`; if it is empty, that of
+    /// `RINGFOLD_MASTERS`.
     pub fn builder(master: impl Into<String>) -> CommunicatorBuilder {
         CommunicatorBuilder::new(master.into())
     }

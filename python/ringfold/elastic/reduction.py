@@ -66,7 +66,7 @@ def reduce_one(communicator: pccl.Communicator, operand: Operand) -> ReductionRe
         if error.result == pccl.Result.TOO_FEW_PEERS:
             _keep_own(operand)
             return ReductionResult((1,), 0, 0)
-        if not can_retry(error):
+        if not can_retry(error) and error.kind != "removed":
             raise
         return None
     return ReductionResult((info.local_world_size,), info.tx_bytes, info.rx_bytes)
@@ -82,8 +82,10 @@ class PendingReduction:
         blocking: Callable[[], AbstractContextManager[None]],
         operands: Sequence[Operand],
         max_in_flight: int,
+        joins_after: Callable[[pccl.PCCLError], bool] = lambda _: False,
     ) -> None:
         self._communicator = communicator
+        self._joins_after = joins_after
         self._blocking = blocking
         self._operands = list(operands)
         self._max_in_flight = max(1, max_in_flight)
@@ -116,6 +118,11 @@ class PendingReduction:
                     break
                 if failure is None:
                     continue
+                if self._joins_after(failure):
+                    for operand in self._operands:
+                        if operand.world is None:
+                            _keep_own(operand)
+                    break
                 before, world = world, self._communicator.world_size
                 retries = 0 if world < before else retries + 1
                 if not can_retry(failure) or retries > _RETRIES_MAX:

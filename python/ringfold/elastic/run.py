@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from ringfold._settings import SettingValue
 from ringfold.elastic.reduction import Operand, PendingReduction, ReductionResult, can_retry, reduce_one
 from ringfold.elastic.state import State
 from ringfold.elastic.stop_switch import Stopped, StopSwitch
+from ringfold.elastic.wait_notice import WaitNotice, warn_of_equal_names
 
 logger = logging.getLogger("ringfold")
 
@@ -24,8 +26,8 @@ _POLL_MIN_SECONDS = 0.2
 _POLL_MAX_SECONDS = 1.0
 # The poll interval if there are other groups, which need this peer's vote at each of their boundaries.
 _POLL_OTHERS_SECONDS = 0.01
-# A longer wait for peers is logged as a warning.
-_WARN_AFTER_SECONDS = 30.0
+# How often a peer that the master removes joins again without a step in between.
+_REJOINS_MAX = 5
 # The kinds of errors of a rejected state, which are not retried.
 _REJECTIONS = {
     "revision-increment-violation",
@@ -80,8 +82,13 @@ class Run:
     all wait; the state is synchronised, so that new peers receive it and the current step. A step that has begun is
     finished by the remaining peers, even by a single one.
 
+    **A peer that the master removes**, since nobody heard it for too long, ends its step with its own data as the result of all
+    reductions. Then it joins again with another ``communicator``, at most five times in a row, and gets the state of the others. One
+    that an operator evicts does not.
+
     Arguments:
-        address: the address of the master, ``"host:port"``; if there are several masters, all of them, separated by commas.
+        address: the address of the master, ``"host:port"``; if there are several masters, all of them, separated by commas. By
+            default ``RINGFOLD_MASTERS``.
         state: the shared state.
         peers_min: no step begins with fewer peers in the group.
         wait_timeout: the timeout in seconds of the wait for them (``TimeoutError``); ``None`` waits without a limit.
@@ -102,8 +109,8 @@ class Run:
 
     def __init__(
         self,
-        address: str,
-        state: Any,
+        address: str | None = None,
+        state: Any = None,
         *,
         peers_min: int = 2,
         wait_timeout: float | None = None,
@@ -136,7 +143,8 @@ class Run:
         if revision < 0:
             raise ValueError(f"invalid revision {revision}: must be at least 0")
         self._state = State(state)
-        self._communicator = pccl.Communicator(
+        self._new_communicator = partial(
+            pccl.Communicator,
             address,
             peer_group,
             p2p_connection_pool_size,
@@ -156,7 +164,8 @@ class Run:
             integrity=integrity,
             settings=settings,
         )
-        self._address = address
+        self._communicator = self._new_communicator()
+        self._address = self._communicator.address
         self._peer_group = peer_group
         self._peers_min = peers_min
         self._wait_timeout = wait_timeout
@@ -166,7 +175,10 @@ class Run:
         self._connect_attempts = connect_attempts
         self._handle_sigterm = handle_sigterm
         self._max_in_flight = max_in_flight
-        self._switch = StopSwitch(self._communicator.leave)
+        self._switch = StopSwitch(self._leave)
+        self._in_step = False
+        self._removed = False
+        self._rejoins = 0
         self._hooks: list[_Hooks] = []
         self._synced: pccl.SharedStateSyncInfo | None = None
         self._entered = False
@@ -227,7 +239,7 @@ class Run:
     @property
     def world_size(self) -> int:
         """The number of peers of the group, as of the last boundary or reduction."""
-        return 0 if self._switch.left else self._communicator.world_size
+        return 0 if self._switch.left or self._removed else self._communicator.world_size
 
     @property
     def revision(self) -> int:
@@ -271,9 +283,15 @@ class Run:
         """
         if not self._entered:
             raise RuntimeError("call steps() inside `with Run(...) as run:`")
+        if self._in_step:
+            raise RuntimeError(
+                "steps() in a step of steps(): a run has one loop over its steps; end that one first"
+            )
         while True:
             if self._synced is not None:
                 self._call("settle")
+            if self._removed:
+                self._join_again()
             if self._switch.requested:
                 self._switch.leave()
                 return
@@ -281,16 +299,28 @@ class Run:
                 if self._synced is not None:
                     self._call("finish")
                 return
-            self._wait_for_peers()
-            self._sync()
-            if until is not None and self._revision >= until:
-                return
-            if self._optimize:
-                self._optimize_if_changed()
+            try:
+                self._wait_for_peers()
+                self._sync()
+                if until is not None and self._revision >= until:
+                    return
+                if self._optimize:
+                    self._optimize_if_changed()
+            except pccl.PCCLError as error:
+                if not self._joins_after(error):
+                    raise
+                continue
             self._call("launch")
-            yield self._revision
+            self._in_step = True
+            try:
+                yield self._revision
+            finally:
+                self._in_step = False
             self._is_newcomer = False
-            self._revision += 1
+            if not self._removed:
+                # The others made the step that this peer lost.
+                self._revision += 1
+                self._rejoins = 0
 
     def at_boundary(
         self,
@@ -386,9 +416,35 @@ class Run:
 
     def start(self, operands: Sequence[Operand]) -> PendingReduction:
         """Starts the reduction of operands with individual options, for classes built on this one."""
-        return PendingReduction(self._communicator, self._switch.blocking, operands, self._max_in_flight)
+        blocking = self._switch.blocking
+        return PendingReduction(
+            self._communicator, blocking, operands, self._max_in_flight, self._joins_after
+        )
 
     # Boundaries
+
+    def _joins_after(self, error: pccl.PCCLError) -> bool:
+        """Whether this peer joins again after an error, at the next boundary: the master has removed it, and no operator did."""
+        if error.kind != "removed" or self._switch.left:
+            return False
+        if not self._removed:
+            if self._rejoins == _REJOINS_MAX:
+                return False
+            self._rejoins += 1
+            logger.warning("this peer joins the run again (%d of %d): %s", self._rejoins, _REJOINS_MAX, error)
+        self._removed = True
+        return True
+
+    def _leave(self) -> None:
+        self._communicator.leave()
+
+    def _join_again(self) -> None:
+        self._leave()
+        self._communicator = self._new_communicator()
+        with self._switch.blocking(at_boundary=True):
+            self._communicator.connect(self._connect_attempts)
+        self._removed, self._just_connected = False, True
+        self._synced = self._strategy = None
 
     def _call(self, when: str) -> None:
         for hooks in self._hooks:
@@ -402,17 +458,12 @@ class Run:
         if not self._just_connected:
             self._update_topology()
         self._just_connected = False
-        began = time.monotonic()
-        logged = 0
+        notice = WaitNotice()
         pause = _POLL_MIN_SECONDS
         while (world := self._communicator.world_size) < self._peers_min:
-            waited = time.monotonic() - began
-            if logged == 0 or (logged == 1 and waited > _WARN_AFTER_SECONDS):
-                level = logging.WARNING if logged else logging.INFO
-                text = "waiting for peers: %d of at least %d are in group %d at the master %s"
-                logger.log(level, text, world, self._peers_min, self._peer_group, self._address)
-                logged += 1
-            if self._wait_timeout is not None and waited > self._wait_timeout:
+            text = "waiting for peers: %d of at least %d are in group %d at the master %s"
+            notice.log(text, world, self._peers_min, self._peer_group, self._address)
+            if self._wait_timeout is not None and notice.waited > self._wait_timeout:
                 raise TimeoutError(
                     f"timed out after {self._wait_timeout:g} s waiting for {self._peers_min} peers: only {world} are in "
                     f"group {self._peer_group} at the master {self._address}"
@@ -423,6 +474,7 @@ class Run:
             self._update_topology()
         if world != self._world_seen:
             logger.info("the world size is %d", world)
+            warn_of_equal_names([member.name for member in self._communicator.members()])
             self._world_seen = world
             self._membership_changed = True
 
@@ -452,7 +504,7 @@ class Run:
             except pccl.PCCLError as error:
                 if error.kind in _REJECTIONS:
                     raise StateRejected(
-                        error.result, _why_rejected(error, offered), False, error.kind
+                        error.result, _why_rejected(error, offered, self._state), False, error.kind
                     ) from error
                 if not can_retry(error) or attempt == _VOTES_MAX:
                     raise
@@ -525,7 +577,7 @@ def _each(tensors: Any) -> list[Any]:
     return list(tensors)
 
 
-def _why_rejected(error: pccl.PCCLError, offered: int) -> str:
+def _why_rejected(error: pccl.PCCLError, offered: int, state: State) -> str:
     """The error text with a hint."""
     if error.kind == "revision-increment-violation":
         hint = (
@@ -533,7 +585,7 @@ def _why_rejected(error: pccl.PCCLError, offered: int) -> str:
             "or restart the run from this peer's checkpoint."
         )
     elif error.kind == "state-layout":
-        hint = "This peer's state has other names, shapes or types than that of the run: use the same program version."
+        hint = f"{state.expected_and_actual(error.text)}: use the same program version."
     elif error.kind in ("state-orphaned", "holders-lost"):
         hint = (
             "No peer with the state is left. To continue from a checkpoint, start the peer that has it with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from array import array
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,8 @@ from typing import Any
 
 import pccl
 from ringfold.elastic.optimizer import optimizer_tensors, prepare_optimizer
+
+logger = logging.getLogger("ringfold")
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,46 @@ class State:
         self._source = source
         self._layouts: list[tuple[object, ...]] | None = None
         self._shared: pccl.SharedState | None = None
+        self._held: dict[str, Any] = {}
         self.members = list(members_of(source))
         """The parts that are called at boundaries."""
         for optimizer in optimizers_of(source):
             prepare_optimizer(optimizer)
         self.shared()
 
+    def parts(self) -> list[Part]:
+        """The current tensors."""
+        return list(parts_of("", self._source, False))
+
     def shared(self) -> pccl.SharedState:
         """The current state for a sync."""
-        parts = list(parts_of("", self._source, False))
+        parts = self.parts()
         if not parts:
             raise ValueError("invalid state: it contains no tensor")
+        for name, tensor in _held_by("", self._source):
+            held = self._held.setdefault(name, tensor)
+            if held is not None and held is not tensor:
+                self._held[name] = None
+                logger.warning(
+                    "state %r is another tensor than before: it is shared from now on, and variables with the old one are not. Change "
+                    "tensors in place, as `weights -= step` does",
+                    name,
+                )
         layouts = [_layout(part) for part in parts]
         if self._shared is None or layouts != self._layouts:
             self._shared = pccl.SharedState([_info(part) for part in parts])
             self._layouts = layouts
         return self._shared
+
+    def expected_and_actual(self, rejection: str) -> str:
+        """What the run has and what this peer has, where a rejection says that they differ."""
+        expected = rejection.rpartition('at key "')[2].rstrip('"')
+        keys = [part.key for part in self.parts()]
+        if expected in keys:
+            return f"{expected} is not at this place of the run's state"
+        name = expected.rpartition(" ")[0]
+        actual = next((key for key in keys if key.rpartition(" ")[0] == name), "no such tensor")
+        return f"expected {expected}, but this peer has {actual}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +79,13 @@ class Part:
     name: str
     tensor: Any
     unequal: bool
+    layout: str = ""
+    """Its type and shape, if it has one: a part of what has to be equal."""
+
+    @property
+    def key(self) -> str:
+        """The name in the run."""
+        return f"{self.name} {self.layout}" if self.layout else self.name
 
 
 def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
@@ -71,16 +105,17 @@ def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
             yield from parts_of(_join(name, str(index)), inner, unequal)
     elif torch is not None and isinstance(value, torch.nn.Module):
         for key, tensor in value.named_parameters():
-            yield Part(_join(name, key), _plain(tensor.detach()), unequal)
+            yield _part(_join(name, key), tensor, unequal)
         for key, tensor in value.named_buffers():
-            yield Part(_join(name, key), _plain(tensor.detach()), unequal)
+            yield _part(_join(name, key), tensor, unequal)
     elif torch is not None and isinstance(value, torch.optim.Optimizer):
         for key, tensor in optimizer_tensors(value):
-            yield Part(_join(name, key), _plain(tensor.detach()), unequal)
+            yield _part(_join(name, key), tensor, unequal)
     elif torch is not None and isinstance(value, torch.Tensor):
-        yield Part(name or "state", _plain(value.detach()), unequal)
+        yield _part(name or "state", value, unequal)
     elif _is_array(value):
-        yield Part(name or "state", value.view("uint8") if value.dtype.kind == "b" else value, unequal)
+        plain = value.view("uint8") if value.dtype.kind == "b" else value
+        yield Part(name or "state", plain, unequal, layout_of(value))
     elif isinstance(value, bytearray | memoryview | array) or hasattr(value, "__dlpack__"):
         yield Part(name or "state", value, unequal)
     else:
@@ -119,6 +154,24 @@ def optimizers_of(value: Any) -> Iterator[Any]:
             yield from optimizers_of(inner)
 
 
+def layout_of(tensor: Any) -> str:
+    """The type and shape of a tensor or array."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
+
+
+def _part(name: str, tensor: Any, unequal: bool) -> Part:
+    return Part(name, _plain(tensor.detach()), unequal, layout_of(tensor))
+
+
+def _held_by(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors that mappings hold themselves."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _held_by(_join(name, str(key)), inner)
+    elif hasattr(value, "dtype"):
+        yield name, value
+
+
 def _join(name: str, key: str) -> str:
     return f"{name}.{key}" if name else key
 
@@ -147,9 +200,9 @@ def _layout(part: Part) -> tuple[object, ...]:
     if isinstance(tensor, pccl.TensorInfo):
         return (part.name, id(tensor))
     if _is_array(tensor):
-        return (part.name, tensor.__array_interface__["data"][0], tensor.shape, tensor.dtype)
+        return (part.key, tensor.__array_interface__["data"][0], tensor.shape, tensor.dtype)
     if hasattr(tensor, "data_ptr"):
-        return (part.name, tensor.data_ptr(), tensor.shape, tensor.dtype)
+        return (part.key, tensor.data_ptr(), tensor.shape, tensor.dtype)
     return (part.name, id(tensor))
 
 
@@ -160,4 +213,4 @@ def _info(part: Part) -> pccl.TensorInfo:
                 f"invalid state {part.name!r}: use allow_content_inequality=True instead of Unequal for a TensorInfo"
             )
         return part.tensor
-    return pccl.TensorInfo(part.name, data=part.tensor, allow_content_inequality=part.unequal)
+    return pccl.TensorInfo(part.key, data=part.tensor, allow_content_inequality=part.unequal)

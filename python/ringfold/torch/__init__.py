@@ -7,7 +7,7 @@
 
 Use ``"ringfold"`` instead of ``"gloo"``. From torch 2.14 on the import is not needed: torch finds the backend by its name.
 ``ringfold.torch.Options`` has the settings of a process group. ``ringfold.torch.empty`` makes tensors that the other ranks of
-the host read in place.
+the host read in place. ``ringfold.torch.check_replicas`` finds ranks whose models differ.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ except ImportError as error:  # pragma: no cover - tested in an environment with
     ) from error
 
 from ringfold._shared_buffer import Shape, allocate, dimensions
+from ringfold.torch.divergence import DivergenceError, check_replicas
 from torch._C._distributed_c10d import Backend
 
-__all__ = ["Options", "empty", "register"]
+__all__ = ["DivergenceError", "Options", "check_replicas", "empty", "register"]
 
 
 class Options(Backend.Options):

@@ -1,6 +1,6 @@
 //! Why calls fail, and which failures are retryable.
 
-use crate::cause::{Cause, MasterLoss, ProtocolViolation, Removal, StateRejection};
+use crate::cause::{Cause, Departure, MasterLoss, ProtocolViolation, Removal, StateRejection};
 use core::fmt;
 
 /// Why a call failed.
@@ -56,6 +56,7 @@ impl Failure {
             Self::MasterLost(MasterLoss::NotReturned(_) | MasterLoss::NoAnswer) => FailureKind::MasterLost,
             Self::MasterLost(MasterLoss::Misbehaved(_)) => FailureKind::ProtocolViolation,
             Self::JoinRejected(_) => FailureKind::JoinRejected,
+            Self::Removed(Removal::Departed(Departure::Evicted(_))) => FailureKind::Evicted,
             Self::Removed(_) => FailureKind::Removed,
             Self::Left => FailureKind::Left,
         }
@@ -162,7 +163,9 @@ failure_kinds! {
     ProtocolViolation = "protocol-violation", false;
     /// The handshake with the master failed for good.
     JoinRejected = "join-rejected", false;
-    /// The master evicted or rejected this peer.
+    /// An operator evicted this peer.
+    Evicted = "evicted", false;
+    /// The master removed or rejected this peer.
     Removed = "removed", false;
     /// This peer has left.
     Left = "left", false;

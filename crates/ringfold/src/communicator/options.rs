@@ -62,8 +62,12 @@ pub(super) struct CommunicatorOptions {
 }
 
 impl CommunicatorOptions {
-    pub(super) fn new(builder: CommunicatorBuilder) -> Result<Self, Error> {
+    pub(super) fn new(mut builder: CommunicatorBuilder) -> Result<Self, Error> {
         let settings = Settings::start(User::Peer, &builder.given)?;
+        if builder.master.is_empty() {
+            let none = || invalid!("no master: give its address, or set RINGFOLD_MASTERS");
+            builder.master = settings::master_addresses(&settings).ok_or_else(none)?;
+        }
         let ports = builder.ports.or_else(|| settings.ports(&table::LISTEN_PORTS)).unwrap_or(0..=0);
         if builder.name.is_empty() || builder.name.len() > NAME_BYTES_MAX {
             return Err(invalid!("invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes", builder.name));

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,9 +13,12 @@ import pccl
 import torch
 from ringfold.elastic.reduction import Operand, PendingReduction, can_retry
 from ringfold.elastic.run import OWN_TAGS
+from ringfold.elastic.wait_notice import WaitNotice
+from ringfold.torch.divergence import differences
 from ringfold.torch.elastic.agreement import Agreement, Claim, agree, read_claims
 from ringfold.torch.elastic.policy import Policy
 from ringfold.torch.elastic.replica import Replica
+from ringfold.torch.elastic.small_state import BYTES_MAX
 from ringfold.torch.elastic.stop_request import StopRequest
 from ringfold.torch.elastic.world import World
 
@@ -55,12 +59,12 @@ class Admission:
         return False
 
     def admit(
-        self, pack: Callable[[], tuple[Claim, torch.Tensor]], has_voted: bool
+        self, pack: Callable[[], tuple[Claim, torch.Tensor]], layout: Mapping[str, str], has_voted: bool
     ) -> tuple[World, Agreement, torch.Tensor]:
         """Lets newcomers in until the replicas are enough. ``pack`` gives the claim of this replica and its small state; the
-        result has that of the run."""
+        result has that of the run. A replica with another ``layout`` than the one with the state ends with an error."""
         failures = 0
-        waited = False
+        notice = WaitNotice()
         while True:
             claim, packed = pack()
             if not has_voted:
@@ -70,14 +74,17 @@ class Admission:
             claims = self._exchange(claim)
             world = self._order(claims)
             if world is not None:
-                if len(world) >= self._policy.replicas_min:
-                    by_id = {each.replica: each for each in claims}
-                    agreement = agree([by_id[number] for number in world.ids])
+                by_id = {each.replica: each for each in claims}
+                claims = [by_id[number] for number in world.ids]
+                if self._replica.any(len({each.layout for each in claims}) > 1):
+                    self._compare_layouts(claims, world, layout)
+                elif len(world) >= self._policy.replicas_min:
+                    agreement = agree(claims)
                     state = self._take_small_state(agreement, world, packed)
                     if state is not None:
                         return replace(world, batch_sizes=agreement.batch_sizes), agreement, state
                 else:
-                    waited = self._wait(len(world), waited)
+                    self._wait(len(world), notice)
                     continue
             failures += 1
             if failures == _FAILURES_MAX:
@@ -85,25 +92,49 @@ class Admission:
                     "the replicas did not agree on the state: too many of them were lost meanwhile"
                 )
 
+    def exchange(self, world: World, mine: bytes) -> list[bytes]:
+        """What all replicas say; nothing of those that were lost."""
+        lengths = torch.zeros(len(world), dtype=torch.int64)
+        lengths[world.slot] = len(mine)
+        lengths = self.sum(lengths)
+        rows = torch.zeros(len(world), max(1, min(int(lengths.max()), BYTES_MAX)), dtype=torch.uint8)
+        if mine:
+            rows[world.slot, : len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        rows = self.sum(rows.view(-1)).view(len(world), -1)
+        pairs = zip(rows, lengths.tolist(), strict=True)
+        return [row[:length].numpy().tobytes() if row.any() else b"" for row, length in pairs]
+
     def are_all_well(self, is_well: bool) -> bool:
         """Whether all ranks of all living replicas are."""
         mine = torch.tensor([not is_well], dtype=torch.int64)
-        return not self._replica.any(self._sum(mine).item() > 0)
+        return not self._replica.any(self.sum(mine).item() > 0)
 
-    def _wait(self, present: int, waited: bool) -> bool:
+    def _compare_layouts(self, claims: list[Claim], world: World, layout: Mapping[str, str]) -> None:
+        source = agree(claims).source
+        texts = self.exchange(world, json.dumps(layout).encode())
+        if not self._replica.any(claims[world.slot].layout != claims[source].layout):
+            logger.warning(
+                "a replica with another model or optimizer is not admitted: its error says what differs"
+            )
+            return
+        self._communicator.leave()
+        found = differences([json.loads(texts[source] or b"{}"), layout], ["the others", "this replica"])
+        raise ValueError(
+            f"this replica is not admitted: its model or optimizer is not that of {world.names[source]}: {found}"
+        )
+
+    def _wait(self, present: int, notice: WaitNotice) -> None:
         needed = self._policy.replicas_min
         if self._policy.below_min == "stop":
             raise RuntimeError(f"{present} of at least {needed} replicas are left: the run stops")
-        if not waited:
-            logger.info("waiting for replicas: %d of %d", present, needed)
+        notice.log("waiting for replicas: %d of %d", present, needed)
         time.sleep(_WAIT_SECONDS)
-        return True
 
     def _exchange(self, claim: Claim) -> list[Claim]:
         """The claims of all replicas, in the order of their peers."""
         members = self._communicator.members()
         place = next((place for place, member in enumerate(members) if member.is_self), 0)
-        return read_claims(self._sum(claim.vector(place, max(1, len(members))).view(-1)))
+        return read_claims(self.sum(claim.vector(place, max(1, len(members))).view(-1)))
 
     def _vote(self) -> None:
         for _ in range(_FAILURES_MAX):
@@ -114,7 +145,7 @@ class Admission:
                 _check_retry(error)
         raise RuntimeError("the replicas did not vote: too many of them were lost meanwhile")
 
-    def _sum(self, mine: torch.Tensor) -> torch.Tensor:
+    def sum(self, mine: torch.Tensor) -> torch.Tensor:
         """The sum over all replicas. All of them try again if one is lost, so all go on with the same result."""
         total = torch.empty_like(mine)
         operand = Operand(mine, total, OWN_TAGS, pccl.ReduceOp.SUM)
@@ -153,7 +184,7 @@ class Admission:
             return packed
         is_source = world.slot == agreement.source
         mine = packed if is_source else torch.zeros(agreement.state_bytes, dtype=torch.uint8)
-        total = self._sum(mine)
+        total = self.sum(mine)
         return None if self._replica.any(not total.any()) else total
 
 

@@ -34,6 +34,8 @@ class Claim:
     batch_size: int
     state_bytes: int
     """The size of its small state."""
+    layout: int = 0
+    """A digest of the names, types and shapes of what it replicates."""
 
     def vector(self, place: int, places: int) -> torch.Tensor:
         """The claim at this place of a vector for all replicas, to be summed."""
@@ -42,7 +44,7 @@ class Claim:
         return vector
 
 
-_FIELDS = 6
+_FIELDS = 7
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,11 @@ class Averages:
 def _row(count: Count) -> list[int]:
     """What a rank tells the others of its replica."""
     milliseconds = [round(seconds * 1000) for seconds in count.seconds]
-    return [*count.contributed, *milliseconds, count.wants_vote]
+    return [*count.contributed, *milliseconds, count.wants_vote, *count.differing]
 
 
 def _joined(count: Count, rows: Sequence[Sequence[int]], slots: int) -> Count:
     """The same count on all ranks of the replica."""
     seconds = tuple(max(row[slots + slot] for row in rows) / 1000 for slot in range(slots))
-    return replace(count, seconds=seconds, wants_vote=any(row[2 * slots] for row in rows))
+    wants_vote, *differing = (any(column) for column in list(zip(*rows, strict=True))[2 * slots : -1])
+    return replace(count, seconds=seconds, wants_vote=wants_vote, differing=tuple(differing))

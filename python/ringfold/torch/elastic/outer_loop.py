@@ -51,12 +51,13 @@ class OuterLoop:
         communicator: pccl.Communicator,
         replica: Replica,
         stop: StopRequest,
-        before_outer_step: Callable[[], None],
+        digests: Callable[[], Sequence[int]],
+        before_outer_step: Callable[[Count], None],
     ) -> None:
         if policy.batch is not None:
             raise ValueError(f"invalid policy batch={policy.batch}: DiLoCo does not average gradients")
         self._settings, self._ledger, self._policy, self._replica = settings, ledger, policy, replica
-        self._before_outer_step = before_outer_step
+        self._digests, self._before_outer_step = digests, before_outer_step
         self.module = outer_module(model)
         """The outer parameters, under the names of the model."""
         names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -155,7 +156,7 @@ class OuterLoop:
 
     def _start(self, number: int, step: int, world: World, wants_vote: bool) -> None:
         fragment = self._fragments[number]
-        fragment.start(Ballot(fragment.weight, self._seconds, wants_vote), world)
+        fragment.start(Ballot(fragment.weight, self._seconds, wants_vote, digests=self._digests()), world)
         self._flight, self._last = _Flight(number, step), step
         self._drawn, self._drawn_before = {}, self._drawn
         self._seconds = 0.0
@@ -165,7 +166,7 @@ class OuterLoop:
         flight, self._flight = self._flight, None
         fragment = self._fragments[flight.fragment]
         count = fragment.averages.finish()
-        self._before_outer_step()
+        self._before_outer_step(count)
         if count.weight > 0:
             if self._policy.not_finite == "step" or fragment.averages.is_finite():
                 has_moved = step > flight.step

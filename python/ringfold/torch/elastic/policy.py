@@ -21,6 +21,9 @@ class Policy:
         straggler_factor: a replica that computes longer than this many times the median, in ``straggler_steps`` steps in a row, is
             reported as a straggler in the log and in ``run.stragglers``.
         evict_stragglers: stragglers also stop with an error, and the others continue.
+        on_divergence: what to do if replicas differ in what must be equal: stop with an error that says what, give all of them the state
+            that most of them have, or log a warning, once for each kind of difference.
+        check_every: parameters and the optimiser's tensors are hashed and compared every so many steps, and after the last one.
     """
 
     replicas_min: int = 1
@@ -31,12 +34,15 @@ class Policy:
     straggler_factor: float = 2.0
     straggler_steps: int = 10
     evict_stragglers: bool = False
+    on_divergence: Literal["raise", "resync", "warn"] = "raise"
+    check_every: int = 50
 
     def __post_init__(self) -> None:
         for name, value in (
             ("replicas_min", self.replicas_min),
             ("attempts", self.attempts),
             ("straggler_steps", self.straggler_steps),
+            ("check_every", self.check_every),
             ("batch", 1 if self.batch is None else self.batch),
         ):
             if value < 1:
@@ -46,6 +52,7 @@ class Policy:
         for name, text, allowed in (
             ("below_min", self.below_min, ("wait", "stop")),
             ("not_finite", self.not_finite, ("step", "skip", "stop")),
+            ("on_divergence", self.on_divergence, ("raise", "resync", "warn")),
         ):
             if text not in allowed:
                 raise ValueError(f"invalid {name} {text!r}: must be one of {', '.join(allowed)}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from types import MethodType
@@ -14,21 +17,23 @@ from typing import Any
 import pccl
 import torch
 import torch.distributed as dist
-from ringfold import _native
-from ringfold._settings import setting_pairs
 from ringfold.elastic.optimizer import prepare_optimizer
 from ringfold.elastic.reduction import can_retry
-from ringfold.elastic.state import State
+from ringfold.elastic.state import State, layout_of
+from ringfold.elastic.wait_notice import warn_of_equal_names
+from ringfold.torch.divergence import DivergenceError, differences, digest_of
 from ringfold.torch.elastic import small_state
 from ringfold.torch.elastic.admission import Admission, Preempted
 from ringfold.torch.elastic.agreement import Agreement, Claim, Standing
-from ringfold.torch.elastic.ballot import Count
+from ringfold.torch.elastic.ballot import CATEGORIES, Ballot, Count
 from ringfold.torch.elastic.batches import Batches, Drawn
 from ringfold.torch.elastic.checkpoint import Checkpoints
 from ringfold.torch.elastic.diloco import DiLoCo
+from ringfold.torch.elastic.equality import Equality
 from ringfold.torch.elastic.fronts import DdpFront, ParameterFront, assign_mean
 from ringfold.torch.elastic.outer_loop import OuterLoop
 from ringfold.torch.elastic.policy import Policy
+from ringfold.torch.elastic.random_numbers import LoaderNumbers
 from ringfold.torch.elastic.replica import Replica
 from ringfold.torch.elastic.sampler import Sampler
 from ringfold.torch.elastic.shares import scaled_backward
@@ -41,6 +46,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 logger = logging.getLogger("ringfold")
 
+_NOT_CALLED = (
+    "optimizer.step() was not called after backward(). Call it in each step of batches(): gradients are not accumulated over steps; "
+    "use larger batches, or several backward() in a step"
+)
+
 
 def join(
     address: str | None = None, *, name: str | None = None, policy: Policy | None = None, **options: Any
@@ -52,22 +62,20 @@ def join(
     ``name`` is the name of the replica in logs and errors. Other options are those of ``pccl.Communicator``. A replica of several
     ranks is started by ``torchrun``, and each of its ranks calls this; the default process group is made if there is none.
     """
-    address = address or _native.setting_masters(setting_pairs(options.get("settings")))
-    if not address:
-        raise ValueError("no master: pass its address, or set RINGFOLD_MASTERS")
     return ElasticRun(address, name, policy or Policy(), options)
 
 
 class ElasticRun:
     """A replica of a run; see :func:`join`."""
 
-    def __init__(self, address: str, name: str | None, policy: Policy, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, address: str | None, name: str | None, policy: Policy, options: Mapping[str, Any]
+    ) -> None:
         self.policy = policy
         self.replica = Replica()
         """The ranks of this replica."""
         self._name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._communicator = _communicator(address, self._name, self.replica, options)
-        self._address = address
         self._stop = StopRequest()
         self._admission = Admission(self._communicator, self.replica, policy, self._stop)
         self._is_connected = False
@@ -79,6 +87,10 @@ class ElasticRun:
         self._sampler: Sampler | None = None
         self._with_rng = False
         self._state: State | None = None
+        self._kinds: dict[str, str] = {}
+        self._rng: dict[str, torch.Tensor] | None = None
+        self._equality = Equality(self._compared, self._tensors, policy.check_every)
+        self._warned: set[str] = set()
         self._checkpoints: Checkpoints | None = None
         self._save_to: Path | None = None
         self._standing = Standing.NEW
@@ -90,7 +102,7 @@ class ElasticRun:
         self._transfer: Transfer | None = None
         self._step: Step | None = None
         self._outer: OuterLoop | None = None
-        self._is_committed = False
+        self._is_committed = self._is_applied = False
         self._late = Stragglers(policy.straggler_factor, policy.straggler_steps)
         self._stragglers: tuple[str, ...] = ()
 
@@ -142,6 +154,13 @@ class ElasticRun:
         """Says what is equal on all replicas: the model (stock DDP, FSDP2, tensor parallel, or a plain module) and the optimiser,
         and, if given, the state of a scheduler, a sampler, torch's random numbers, and other tensors. With ``diloco``, replicas train
         on their own, and the outer parameters and optimiser are equal."""
+        for argument, given, wanted in (
+            ("model", model, torch.nn.Module),
+            ("optimizer", optimizer, torch.optim.Optimizer),
+        ):
+            if not isinstance(given, wanted):
+                text = f"must be one torch {wanted.__name__}, not a {type(given).__name__}"
+                raise TypeError(f"invalid {argument}: {text} (a run has one model and one optimizer)")
         if self._model is not None:
             raise RuntimeError("replicate() was called before: make another run for another model")
         self._model, self._optimizer = model, optimizer
@@ -155,7 +174,7 @@ class ElasticRun:
         shared: tuple[torch.nn.Module, torch.optim.Optimizer] = (stock, optimizer)
         if diloco is not None:
             ledger = None if sampler is None else sampler.ledger
-            parts = (self._communicator, self.replica, self._stop, self._finish_transfer)
+            parts = (self._communicator, self.replica, self._stop, self._digests, self._before_outer_step)
             self._outer = OuterLoop(diloco, plain, optimizer, ledger, self.policy, *parts)
             plain = self._outer.module
             shared = (plain, self._outer.optimizer)
@@ -163,15 +182,25 @@ class ElasticRun:
         tensors = {
             "model": dict(plain.named_parameters()),
             "optimizer": shared[1],
-            "extra": dict(extra or {}),
+            "extra": extra or {},
         }
         self._state = State({key: value for key, value in tensors.items() if value})
+        counted = f"{type(shared[1]).__name__} of {len(shared[1].param_groups)} groups"
+        self._kinds = {"optimizer": counted, "scheduler": type(scheduler).__name__}
+        self._kinds.update((f"buffer {name}", layout_of(buffer)) for name, buffer in plain.named_buffers())
         self._checkpoints = Checkpoints(self.replica, *shared)
         if diloco is not None:
             return
         buffers = [buffer for buffer in plain.buffers() if buffer.numel()]
         self._step = Step(
-            self._communicator, self.replica, self._parameters, buffers, self.policy.batch, self._stop
+            self._communicator,
+            self.replica,
+            self._parameters,
+            buffers,
+            self.policy.batch,
+            self._stop,
+            self._digests,
+            self._compare,
         )
         if isinstance(stock, DistributedDataParallel):
             DdpFront(stock, self._parameters, self._step)
@@ -235,6 +264,7 @@ class ElasticRun:
             raise ValueError(
                 "invalid sampler: pass the same elastic sampler to the loader and to replicate()"
             )
+        numbers = LoaderNumbers()
         attempts = 0
         drawn: Drawn | None = None
         drawn_by: World | None = None
@@ -252,10 +282,12 @@ class ElasticRun:
                 continue
             step = self._averaged()
             if drawn is None or attempts == 0 or drawn_by != self._world:
-                drawn, drawn_by = batches.next(self._world), self._world
+                with numbers.used() if self._with_rng else nullcontext():
+                    drawn, drawn_by = batches.next(self._world), self._world
             is_behind = self._transfer is not None and self._transfer.is_behind
-            self._is_committed = False
+            self._is_committed = self._is_applied = False
             total = len(self._world) if self._sampler is None else sum(self._world.batch_sizes)
+            self._rng = self._random_numbers() if self._with_rng and self._sampler is not None else None
             step.begin(self._world, 0.0 if is_behind else drawn.weight, total, self._admission.wants_vote())
             try:
                 with scaled_backward(self._model, drawn.share):
@@ -271,10 +303,13 @@ class ElasticRun:
             attempts += 1
             self._world = self._world.keep(step.count.contributed)
             if attempts >= self.policy.attempts:
-                raise RuntimeError(f"step {self._number} was not committed in {attempts} attempts")
+                why = "" if self._is_applied else f": {_NOT_CALLED}"
+                raise RuntimeError(f"step {self._number} was not committed in {attempts} attempts{why}")
         if self._outer is not None and self._is_connected:
             for count in self._outer.finish(self._number, lambda: self._world):
                 self._note_stragglers(self._keep_living(count))
+        if self._is_connected:
+            self._compare_at_end()
         checkpoints.wait()
 
     def _inner_step(self, outer: OuterLoop, batches: Batches) -> Generator[tuple[int, Any], None, None]:
@@ -303,7 +338,7 @@ class ElasticRun:
 
     def leave(self) -> None:
         """Leaves the run. The others continue."""
-        self._stop.remove()
+        self._stop.restore()
         if self._checkpoints is not None:
             self._checkpoints.wait()
         self._communicator.leave()
@@ -324,7 +359,7 @@ class ElasticRun:
         has_voted = not self._is_connected
         if not self._is_connected:
             self._stop.install()
-            logger.info("connecting to the master at %s", self._address)
+            logger.info("connecting to the master at %s", self._communicator.address)
             self._communicator.connect()
             self._is_connected = True
         if self._outer is not None or self.replica.ranks == 1:
@@ -344,17 +379,22 @@ class ElasticRun:
             self._outer.launch(self._number, self._world, self._admission.wants_vote())
 
     def _admit(self, batch_size: int, has_voted: bool) -> None:
+        assert self._state is not None
+        layout = {part.name: part.layout for part in self._state.parts()} | self._kinds
+        digest = digest_of(layout)
+
         def pack() -> tuple[Claim, torch.Tensor]:
             packed = small_state.pack(self._small_state())
-            numbers = (self._number, self._revision, batch_size, packed.numel())
+            numbers = (self._number, self._revision, batch_size, packed.numel(), digest)
             return Claim(self.replica.id, self._standing, *numbers), packed
 
         is_done = False
         while not is_done:
-            world, agreement, packed = self._admission.admit(pack, has_voted)
+            world, agreement, packed = self._admission.admit(pack, layout, has_voted)
             has_voted = False
             if set(world.ids) != set(self._world.ids) and self.replica.rank == 0:
                 logger.info("replicas: %s", ", ".join(world.names))
+                warn_of_equal_names(world.names)
             self._world = world
             is_done = self._take_state(agreement, packed)
 
@@ -419,9 +459,13 @@ class ElasticRun:
         if self._outer is not None:
             values["diloco"] = self._outer.state_dict()
         if self._with_rng:
-            values["rng"] = torch.get_rng_state()
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                values["cuda_rng"] = torch.cuda.get_rng_state()
+            values.update(self._random_numbers())
+        return values
+
+    def _random_numbers(self) -> dict[str, torch.Tensor]:
+        values = {"rng": torch.get_rng_state()}
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            values["cuda_rng"] = torch.cuda.get_rng_state()
         return values
 
     def _load_small_state(self, values: dict[str, Any]) -> None:
@@ -434,14 +478,89 @@ class ElasticRun:
         if self._outer is not None:
             self._outer.load_state_dict(values["diloco"])
         if self._with_rng:
-            torch.set_rng_state(values["rng"])
-            if "cuda_rng" in values and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                torch.cuda.set_rng_state(values["cuda_rng"])
+            self._set_random_numbers(values)
+
+    def _set_random_numbers(self, values: Mapping[str, torch.Tensor]) -> None:
+        torch.set_rng_state(values["rng"])
+        if "cuda_rng" in values and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.set_rng_state(values["cuda_rng"])
+
+    # --- replicas that differ --------------------------------------------------------------------------------------
+
+    def _compared(self) -> dict[str, Any]:
+        """What is compared in each step, by category."""
+        assert self._optimizer is not None
+        optimizer = self._optimizer if self._outer is None else self._outer.optimizer
+        values = {"step": self._number, "optimizer": small_state.settings_of(optimizer)}
+        if self._scheduler is not None and self._outer is None:
+            values["scheduler"] = self._scheduler.state_dict()
+        if self._rng is not None:
+            values["rng"] = self._rng
+        return values
+
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        assert self._state is not None
+        return [(part.name, torch.as_tensor(part.tensor)) for part in self._state.parts()]
+
+    def _digests(self, is_last: bool = False) -> list[int]:
+        is_behind = self._transfer is not None and self._transfer.is_behind
+        return self._equality.digests(self._number, is_behind, is_last)
+
+    def _before_outer_step(self, count: Count) -> None:
+        self._finish_transfer()
+        self._compare(count)
+
+    def _compare_at_end(self) -> None:
+        """Compares everything after the last step."""
+        self._rng = None
+        slots = len(self._world)
+        ballot = Ballot(0.0, digests=self._digests(is_last=True))
+        count = Count.of(self._admission.sum(ballot.vector(self._world.slot, slots)), slots)
+        rows = self.replica.gather(count.differing)
+        self._compare(replace(count, differing=tuple(map(any, zip(*rows, strict=True)))))
+
+    def _compare(self, count: Count) -> None:
+        """Stops with an error, or makes the replicas equal, if they differ in what has to be equal. All of them see the same
+        differences."""
+        found = {name for name, differs in zip(CATEGORIES, count.differing, strict=True) if differs}
+        if found <= self._warned:
+            return
+        self._finish_transfer()
+        world = self._world.keep(count.contributed)
+        texts = self._admission.exchange(world, json.dumps(self._equality.details()).encode())
+        told = [json.loads(text) if text else None for text in texts]
+        known = [(each, name) for each, name in zip(told, world.names, strict=True) if each is not None]
+        text = differences(*zip(*known, strict=True)) or "the other ranks of the replicas name the difference"
+        message = f"step {self._number}: the replicas have diverged: {text}"
+        if "step" in found:
+            message += f" ({_NOT_CALLED})"
+        if self.policy.on_divergence == "raise" or "step" in found:
+            raise DivergenceError(message)
+        logger.warning("%s", message)
+        if self.policy.on_divergence == "warn":
+            self._warned |= found
+            return
+        # Those that agree with most others on all of their ranks have the state.
+        rows = self.replica.gather([-1 if each is None else told.index(each) for each in told])
+        groups = list(zip(*rows, strict=True))
+        chosen = max((group for group in groups if -1 not in group), key=groups.count)
+        source, is_behind = groups.index(chosen), tuple(group != chosen for group in groups)
+        mine = small_state.pack(self._small_state()).numpy().tobytes() if world.slot == source else b""
+        packed = self._admission.exchange(world, mine)[source]
+        if not packed:
+            # It was lost: the next step finds the difference again.
+            return
+        if is_behind[world.slot]:
+            self._load_small_state(small_state.unpack(torch.frombuffer(bytearray(packed), dtype=torch.uint8)))
+        numbers = (self._revision + 1, world.batch_sizes, self._number, len(packed), Standing.MEMBER)
+        self._transfer = self._begin_transfer(Agreement(source, is_behind, *numbers), is_behind[world.slot])
+        self._finish_transfer()
 
     # --- the end of a step -----------------------------------------------------------------------------------------
 
     def _apply(self, optimizer_step: Any, named: dict[str, Any]) -> Any:
         """``optimizer.step()``: applied only if the step is committed."""
+        self._is_applied = True
         step = self._averaged()
         if step.count is None:
             raise RuntimeError("optimizer.step() before backward(): there are no averaged gradients")
@@ -468,6 +587,10 @@ class ElasticRun:
                 there and weight > 0 for there, weight in zip(count.contributed, count.weights, strict=True)
             ]
             self._sampler.ledger.commit(drawn.assigned, contributed)
+            if self._rng is not None and len({len(samples) for samples in drawn.assigned}) > 1:
+                # Batches of different sizes may have drawn different numbers: all go on with the same ones.
+                self._set_random_numbers(self._rng)
+                torch.manual_seed(int(torch.randint(1 << 62, ())))
         self._number += 1
         seconds = self._keep_living(count)
         if self._save_to is not None:
@@ -505,7 +628,9 @@ class ElasticRun:
             raise RuntimeError(f"replica {self.name} leaves the run: it is a straggler")
 
 
-def _communicator(address: str, name: str, replica: Replica, options: Mapping[str, Any]) -> pccl.Communicator:
+def _communicator(
+    address: str | None, name: str, replica: Replica, options: Mapping[str, Any]
+) -> pccl.Communicator:
     if replica.ranks == 1:
         return pccl.Communicator(address, name=name, **options)
     return pccl.Communicator(

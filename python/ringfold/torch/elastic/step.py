@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pccl
 import torch
@@ -28,8 +28,10 @@ class Step:
         buffers: Sequence[torch.Tensor],
         batch: int | None,
         stop: StopRequest,
+        digests: Callable[[], Sequence[int]],
+        compare: Callable[[Count], None],
     ) -> None:
-        self._batch = batch
+        self._batch, self._digests, self._compare = batch, digests, compare
         tensors = locals_of(parameters)
         copies = [copies_of(parameter, replica) for parameter in parameters]
         kinds = [(tensor.dtype, tensor.device, held) for tensor, held in zip(tensors, copies, strict=True)]
@@ -80,13 +82,14 @@ class Step:
     def finish(self) -> None:
         """All gradients of a backward are there: waits for their averages."""
         seconds = time.monotonic() - self._began
-        ballot = Ballot(self.weight, seconds, self.wants_vote, tuple(self._used))
+        ballot = Ballot(self.weight, seconds, self.wants_vote, tuple(self._used), self._digests())
         self._averages.start(ballot, self._world)
         count = self._averages.finish()
         if self.count is not None and self.count.contributed != count.contributed:
             raise RuntimeError(
                 "the world changed between two backward() of one step: use no_sync() for all but the last"
             )
+        self._compare(count)
         self.count = count
         if self._batch is not None:
             self._averages.scale(count.weight / self._batch)

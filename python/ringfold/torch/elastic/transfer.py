@@ -22,12 +22,16 @@ class Transfer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits for its end. A replica that has the state does not mind if others were lost."""
+        """Waits for its end. A replica that has the state does not mind if others were lost, or hold another one: that is found when
+        tensors are compared."""
         self._thread.join()
         error = self._error
         if error is None:
             return
-        if self.is_behind or not isinstance(error, pccl.PCCLError) or not can_retry(error):
+        is_harmless = isinstance(error, pccl.PCCLError) and (
+            can_retry(error) or error.kind == "lost-election"
+        )
+        if self.is_behind or not is_harmless:
             raise error
         logger.warning("a transfer of the state failed: %s", error)
 
