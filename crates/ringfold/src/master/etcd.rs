@@ -10,6 +10,7 @@ use ringfold_fabric::poller::Poller;
 use ringfold_proto::coordinator::LeaseState;
 use ringfold_proto::id::Term;
 use ringfold_proto::limits::MASTERS_MAX;
+use ringfold_proto::text::Printable;
 use ringfold_proto::time::Time;
 use serde_json::{Value, json};
 use std::io::{self, ErrorKind, Read, Write};
@@ -199,7 +200,7 @@ enum Taken {
 enum EtcdError {
     #[error("{0}: {1}")]
     Unreachable(String, io::Error),
-    #[error("unexpected answer of {0}: {1}")]
+    #[error("unexpected answer of {}: {}", .0, Printable(.1))]
     Answer(String, String),
 }
 
