@@ -252,7 +252,7 @@ impl Observer {
         }
     }
 
-    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    /// Evicts the peer with this id or name, or the only one that either begins so. The reason is for the peer and the log.
     pub fn evict(&mut self, peer: &str, reason: &str) -> Result<String, Error> {
         self.command(&ObserverRequest::Evict { peer: peer.into(), reason: reason.into() })
     }

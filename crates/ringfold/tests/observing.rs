@@ -89,12 +89,14 @@ fn with_tokens_only_those_who_know_them_observe_and_command() {
         "operators have another token"
     );
     let mut operator = observing.commands(true).admin_token(admin).connect(&address).unwrap();
-    assert_eq!(operator.evict("eve", "").unwrap_err().to_string(), "no peer is called \"eve\"");
+    let error = operator.evict("eve", "").unwrap_err().to_string();
+    assert!(error.starts_with("no peer is called \"eve\": there are bob ("), "{error}");
     assert_eq!(operator.drain(true).unwrap(), "new peers are refused");
     let error = Communicator::builder(&address).token(token).build().unwrap().connect().unwrap_err();
     assert!(error.to_string().contains("the run is being drained"), "{error}");
     assert_eq!(operator.drain(false).unwrap(), "new peers may join");
-    assert_eq!(operator.evict("bob", "its disk is full").unwrap(), "bob is evicted");
+    let id = operator.status().unwrap().run.peers[0].id[..8].to_owned();
+    assert_eq!(operator.evict(&id, "its disk is full").unwrap(), format!("bob ({id}) is evicted"));
     let error = eventually(|| bob.update_topology(), Result::is_err).unwrap_err();
     assert!(error.to_string().contains("was evicted: its disk is full"), "{error}");
 }
