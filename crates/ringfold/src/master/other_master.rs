@@ -1,6 +1,7 @@
 //! Connections between the masters of a run. Each master sends on connections that it has dialled, and receives on the others.
 
 use super::limits;
+use super::server::is_revoked;
 use crate::control::ControlConnection;
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use ringfold_fabric::poller::{Poller, Token};
@@ -78,7 +79,8 @@ impl OtherMaster {
             State::Dialing(dialer) => match dialer.advance(now) {
                 Ok(Some(Dialed { connection, .. })) => {
                     self.state = State::Up(Box::new(ControlConnection::new(connection)));
-                    true
+                    self.dismiss_revoked(now);
+                    matches!(self.state, State::Up(_))
                 }
                 Ok(None) => false,
                 Err(error) => {
@@ -103,6 +105,13 @@ impl OtherMaster {
         if let State::Up(control) = &mut self.state
             && control.flush().is_err()
         {
+            self.fail(now);
+        }
+    }
+
+    /// Closes the connection if the certificate of its other end was revoked.
+    pub fn dismiss_revoked(&mut self, now: Time) {
+        if matches!(&self.state, State::Up(control) if is_revoked(&control.connection)) {
             self.fail(now);
         }
     }

@@ -308,34 +308,44 @@ impl Server {
             }
         }
         if let Err(error) = received {
-            let from = *from;
-            self.from_masters.remove(&token);
             tracing::debug!(target: "ringfold::master", "lost the connection of another master: {error}");
-            if let Some(from) =
-                from.filter(|from| self.from_masters.values().all(|(_, other)| *other != Some(*from)))
-            {
-                self.machine.handle_master_lost(now, from);
-            }
+            self.forget_master(now, token);
         }
     }
 
-    /// Closes the connections of peers whose certificate was revoked since they connected.
+    fn forget_master(&mut self, now: Time, token: Token) {
+        let from = self.from_masters.remove(&token).and_then(|(_, from)| from);
+        let is_last = |from: &u16| self.from_masters.values().all(|(_, other)| *other != Some(*from));
+        if let Some(from) = from.filter(is_last) {
+            self.machine.handle_master_lost(now, from);
+        }
+    }
+
+    /// Closes all connections of ends whose certificate was revoked since they connected.
     fn dismiss_revoked(&mut self, now: Time) {
         let version = self.security.version();
         if core::mem::replace(&mut self.certificates, version) == version {
             return;
         }
-        let identity = |peer: &PeerConnection| peer.control.connection.peer_identity();
-        let is_revoked = |peer: &PeerConnection| identity(peer) == Some(Err(CertificateProblem::Revoked));
-        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(peer)).map(|(conn, _)| *conn);
-        for conn in revoked.collect::<Vec<_>>() {
+        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(&peer.control.connection));
+        for conn in revoked.map(|(conn, _)| *conn).collect::<Vec<_>>() {
             self.dismiss(now, conn, "its certificate was revoked".into());
         }
+        let revoked = self.from_masters.iter().filter(|(_, (control, _))| is_revoked(&control.connection));
+        for token in revoked.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.forget_master(now, token);
+        }
+        self.others.values_mut().for_each(|other| other.dismiss_revoked(now));
+        self.observers.dismiss_revoked();
     }
 
     fn take_outcomes(&mut self, now: Time) {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
+                // The list was read again during its handshake.
+                Outcome::Established(_, connection, from) if is_revoked(&connection) => {
+                    tracing::warn!(target: "ringfold::master", "rejected connection from {from}: its certificate was revoked");
+                }
                 Outcome::Established(established, connection, _)
                     if established.purpose == Purpose::Masters =>
                 {
@@ -553,6 +563,11 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether the certificate of the other end was revoked since the connection was made.
+pub(super) fn is_revoked(connection: &Connection) -> bool {
+    connection.peer_identity() == Some(Err(CertificateProblem::Revoked))
 }
 
 /// Whether somebody who watches the run should hear of it at once.
