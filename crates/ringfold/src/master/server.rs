@@ -176,6 +176,10 @@ impl Server {
             self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
             turns.fetch_add(1, Ordering::Release);
             let now = self.clock.now();
+            // First: a master that was suspended must not decide anything.
+            while let Some(state) = self.lease.as_mut().and_then(EtcdLease::next_state) {
+                self.machine.handle_lease(now, state);
+            }
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
             }
@@ -183,9 +187,6 @@ impl Server {
                 self.handle_ready(now, token);
             }
             self.expire(now);
-            while let Some(state) = self.lease.as_mut().and_then(EtcdLease::next_state) {
-                self.machine.handle_lease(now, state);
-            }
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
