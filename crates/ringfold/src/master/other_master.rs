@@ -3,20 +3,20 @@
 use super::limits;
 use super::server::is_revoked;
 use crate::control::ControlConnection;
+use crate::master_address::MasterAddress;
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use ringfold_fabric::poller::{Poller, Token};
 use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::id::{PeerId, RunId};
 use ringfold_proto::time::Time;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The connection that this master has dialled to another one.
 #[derive(Debug)]
 pub(super) struct OtherMaster {
     me: PeerId,
-    addresses: Vec<SocketAddr>,
+    address: MasterAddress,
     state: State,
 }
 
@@ -29,8 +29,8 @@ enum State {
 
 impl OtherMaster {
     /// Not connected. `me` is the id that belongs to this master's keys.
-    pub fn new(me: PeerId, addresses: Vec<SocketAddr>) -> Self {
-        Self { me, addresses, state: State::Down { redial_at: Time::ZERO } }
+    pub fn new(me: PeerId, address: MasterAddress) -> Self {
+        Self { me, address, state: State::Down { redial_at: Time::ZERO } }
     }
 
     /// Whether a token belongs to it.
@@ -69,7 +69,7 @@ impl OtherMaster {
                     target: DialTarget::other_master(),
                     secret: secret.clone(),
                 };
-                let addresses = self.addresses.iter().copied();
+                let addresses = self.address.addresses();
                 let timing = DialTiming { answer_max: limits::MASTER_ANSWER_MAX, ..DialTiming::of(poller) };
                 self.state =
                     State::Dialing(Box::new(Dialer::new(now, addresses, credentials, timing, poller)));
@@ -117,6 +117,8 @@ impl OtherMaster {
     }
 
     fn fail(&mut self, now: Time) {
+        // It may have moved.
+        self.address.refresh();
         self.state = State::Down { redial_at: now + limits::MASTER_REDIAL };
     }
 }

@@ -18,6 +18,7 @@ use crate::Error;
 use crate::control::ControlConnection;
 use crate::doctor::DoctorService;
 use crate::journal::{Source, SourceKind};
+use crate::master_address::MasterAddress;
 use crate::process_name::process_name;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::Connection;
@@ -107,9 +108,10 @@ impl Server {
         let start = |address| EtcdLease::start(address, list.me, clock, poller.clone()).map_err(failed);
         let lease = plan.etcd()?.map(start).transpose()?;
         let (timing, tuning) = (plan.timing, plan.tuning);
-        let others = (0..).zip(&list.addresses).filter(|(index, _)| *index != list.me && lease.is_none());
-        let others =
-            others.map(|(index, addresses)| (index, OtherMaster::new(me, addresses.clone()))).collect();
+        let named = plan.masters.iter().zip(&list.addresses);
+        let named = named.map(|(name, addresses)| MasterAddress::new(name, addresses.clone()));
+        let others = (0..).zip(named).filter(|(index, _)| *index != list.me && lease.is_none());
+        let others = others.map(|(index, address)| (index, OtherMaster::new(me, address))).collect();
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
