@@ -200,7 +200,8 @@ def test_the_manifests_are_valid(yaml: Any) -> None:
         except validator.ValidationError as error:
             raise AssertionError(f"{source}: {each['kind']} {each['metadata']['name']}: {error}") from None
     kinds = {each["kind"] for _, each in found.values()}
-    assert {"Service", "Deployment", "PodDisruptionBudget", "Job", "JobSet", "ConfigMap"} <= kinds
+    wanted = {"Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy", "Job", "JobSet", "ConfigMap"}
+    assert wanted <= kinds
 
 
 def test_the_manifests_fit_together(yaml: Any) -> None:
@@ -232,6 +233,12 @@ def test_the_manifests_fit_together(yaml: Any) -> None:
             "/healthz",
             "/readyz",
         }
+        variables = {variable["name"] for variable in container["env"]}
+        assert "RINGFOLD_HTTP_TOKEN_FILE" in variables, "it serves HTTP on all addresses"
+    assert settings["data"]["RINGFOLD_HTTP_HOSTS"].split(",") == sorted(services)
+    (policy,) = of_kind["NetworkPolicy"]
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert all(selected.items() <= pod["metadata"]["labels"].items() for pod in pods)
     assert int(settings["data"]["RINGFOLD_RECOVER_MIN"]) == job["spec"]["completions"]
     # A JobSet has the same Job.
     (jobset,) = documents(yaml, KUBERNETES / "overlays" / "jobset" / "jobset.yaml")

@@ -1,13 +1,15 @@
 //! The command that makes secrets and certificates.
 
 use crate::exit_code::SUCCESS;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use ringfold::journal::format_time;
 use ringfold_fabric::tls::PeerIdentity;
-use ringfold_fabric::tls::issue::{Issued, check_name, fingerprint, issue, new_ca};
+use ringfold_fabric::tls::issue::{Issued, IssuedCertificate, issue, issued_in, new_ca};
 use ringfold_proto::handshake::Role;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +20,8 @@ const TOKEN_BYTES: usize = 32;
 const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 const REVOKED: &str = "revoked";
+/// All certificates that were issued, wherever they were written.
+const ISSUED: &str = "issued.pem";
 
 /// The arguments of `ringfold keys`.
 #[derive(Args, Debug)]
@@ -76,7 +80,13 @@ enum KeysCommand {
     Revoke {
         /// The name, for all its certificates, or a file with the certificate
         certificate: String,
-        /// The directory with the list, a file named revoked
+        /// The directory with the CA and the list, a file named revoked
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        ca: PathBuf,
+    },
+    /// List the certificates of a run: names, roles, when they expire, and which are revoked
+    List {
+        /// The directory with the CA
         #[arg(long, value_name = "DIR", default_value = ".")]
         ca: PathBuf,
     },
@@ -87,12 +97,17 @@ impl KeysArguments {
     pub fn run(&self) -> Result<i32> {
         match &self.command {
             KeysCommand::Token { out: None } => println!("{}", token()?),
-            KeysCommand::Token { out: Some(path) } => create(path, 0o600, &format!("{}\n", token()?))?,
+            KeysCommand::Token { out: Some(path) } => {
+                create(path, 0o600, &format!("{}\n", token()?))?;
+                println!("wrote a join token to {}: give it to the master and all peers", path.display());
+            }
             KeysCommand::New { run, out } => {
                 let Issued { certificate, key } = new_ca(run).map_err(|error| anyhow!(error))?;
                 std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
                 create(&out.join(CA_KEY), 0o600, &key)?;
                 create(&out.join(CA), 0o644, &certificate)?;
+                let [ca, key] = [CA, CA_KEY].map(|name| out.join(name).display().to_string());
+                println!("made the CA of {run}: {ca} is for all machines, {key} stays here");
             }
             KeysCommand::Issue { name, role, days, ca, out, replace } => {
                 let authority = Issued { certificate: read(&ca.join(CA))?, key: read(&ca.join(CA_KEY))? };
@@ -101,30 +116,71 @@ impl KeysArguments {
                 let out = out.as_ref().unwrap_or(ca);
                 let write = if *replace { replace_file } else { create };
                 write(&out.join(format!("{name}.key")), 0o600, &issued.key)?;
-                write(&out.join(format!("{name}.pem")), 0o644, &issued.certificate)?;
+                let path = out.join(format!("{name}.pem"));
+                append(&ca.join(ISSUED), &issued.certificate)?;
+                write(&path, 0o644, &issued.certificate)?;
+                let path = path.display();
+                println!("issued {path} and its key to {name}: role {role}, valid for {days} days");
             }
-            KeysCommand::Revoke { certificate, ca } => revoke(certificate, &ca.join(REVOKED))?,
+            KeysCommand::Revoke { certificate, ca } => revoke(certificate, ca)?,
+            KeysCommand::List { ca } => {
+                println!("{:40} {:8} {:27} revoked", "name", "role", "expires");
+                for (is_revoked, issued) in known(ca)? {
+                    let PeerIdentity { name, role } = issued.identity;
+                    let expires = issued.valid_until.map_or_else(|| "unknown".into(), format_time);
+                    let state = if is_revoked { "revoked" } else { "" };
+                    println!("{name:40} {:8} {expires:27} {state}", role.as_str());
+                }
+            }
         }
         Ok(SUCCESS)
     }
 }
 
-/// Adds a line to a revocation list. A name stays revoked for ever, a file is revoked by its fingerprint.
-fn revoke(certificate: &str, list: &Path) -> Result<()> {
-    let line = if Path::new(certificate).is_file() {
-        let found =
-            fingerprint(&read(Path::new(certificate))?).map_err(|error| anyhow!("{certificate}: {error}"))?;
-        format!("{found} # {certificate}\n")
-    } else {
-        check_name("name", certificate).map_err(|error| anyhow!(error))?;
-        format!("{certificate}\n")
+/// The certificates that the CA in a directory has issued, and whether they are revoked.
+fn known(ca: &Path) -> Result<Vec<(bool, IssuedCertificate)>> {
+    read(&ca.join(CA)).context("no CA is here: name its directory with --ca")?;
+    let optional = |name| match std::fs::read_to_string(ca.join(name)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        found => found.with_context(|| format!("cannot read {}", ca.join(name).display())),
     };
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(list)
-        .with_context(|| format!("cannot open {}", list.display()))?;
-    file.write_all(line.as_bytes()).with_context(|| format!("cannot write {}", list.display()))
+    let listed = optional(REVOKED)?.to_ascii_lowercase();
+    let listed: Vec<_> = listed.lines().map(|line| line.split('#').next().unwrap_or("").trim()).collect();
+    let is_revoked = |one: &IssuedCertificate| {
+        listed.contains(&one.identity.name.as_str()) || listed.contains(&one.fingerprint.as_str())
+    };
+    Ok(issued_in(&optional(ISSUED)?).into_iter().map(|one| (is_revoked(&one), one)).collect())
+}
+
+/// Adds a line to the revocation list of a CA. A name stays revoked for ever, a file is revoked by its fingerprint.
+fn revoke(certificate: &str, ca: &Path) -> Result<()> {
+    let known = known(ca)?;
+    let names: BTreeSet<_> = known.iter().map(|(_, one)| one.identity.name.as_str()).collect();
+    let line = if Path::new(certificate).is_file() {
+        let found = issued_in(&read(Path::new(certificate))?).into_iter().next();
+        let found =
+            found.with_context(|| format!("{certificate} has no certificate of `ringfold keys issue`"))?;
+        format!("{} # {certificate}\n", found.fingerprint)
+    } else if names.contains(certificate) {
+        format!("{certificate}\n")
+    } else {
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        bail!(
+            "no certificate of {certificate:?} was issued by the CA in {}: there are {}. Give the file of one that is not listed",
+            ca.display(),
+            if names.is_empty() { "none" } else { &names }
+        );
+    };
+    let list = ca.join(REVOKED);
+    append(&list, &line)?;
+    println!("revoked {certificate} in {}: give it to the master, by --tls-revoked", list.display());
+    Ok(())
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    let mut file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -203,16 +259,29 @@ mod tests {
         for key in ["ca.key", "alice.key"] {
             assert_eq!(std::fs::metadata(dir.join(key)).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "nothing else is left");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 5, "nothing else is left");
         let file = |name: &str| dir.join(name);
         let files = ringfold::TlsFiles::new(file("ca.pem"), file("alice.pem"), file("alice.key"));
         let start =
             || ringfold_fabric::tls::Security::with_certificates(files.clone().revoked(file("revoked")));
+        let error = revoke("bob").unwrap_err().to_string();
+        assert!(error.contains("no certificate of \"bob\"") && error.contains("there are alice."), "{error}");
+        assert!(!file("revoked").exists(), "nothing was written");
+        issue("bob", Role::Admin, false).unwrap();
         revoke("bob").unwrap();
         assert!(start().is_ok());
         revoke(file("alice.pem").to_str().unwrap()).unwrap();
         assert!(start().unwrap_err().to_string().contains("was revoked"));
-        assert!(revoke("no such file").is_err());
+        assert!(revoke("no such file").is_err() && revoke(file("ca.pem").to_str().unwrap()).is_err());
+        let listed = known(&dir).unwrap().into_iter();
+        let shown = |(state, one): (bool, IssuedCertificate)| {
+            (one.identity.to_string(), state, one.valid_until.is_some())
+        };
+        let found: Vec<_> = listed.map(shown).collect();
+        let of = |name: &str, is_revoked| (format!("{name}.ringfold"), is_revoked, true);
+        assert_eq!(found, [of("alice.peer", false), of("alice.master", true), of("bob.admin", true)]);
+        let elsewhere = KeysCommand::Revoke { certificate: "alice".into(), ca: dir.join("none") };
+        assert!(run(elsewhere).unwrap_err().to_string().contains("no CA is here"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

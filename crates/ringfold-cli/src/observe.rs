@@ -188,7 +188,7 @@ impl AdminArguments {
 /// `ringfold evict`
 #[derive(Args, Debug)]
 pub struct EvictArguments {
-    /// The peer: its name, its id, or the beginning of its id, as `ringfold status` shows them
+    /// The peer: its id or its name, as `ringfold status` shows them, or the beginning of one if no other begins so
     peer: String,
     /// Why; the peer and the log are told
     #[arg(long, default_value = "an operator evicted it")]

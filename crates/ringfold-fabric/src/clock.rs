@@ -9,6 +9,13 @@ pub fn since_boot() -> core::time::Duration {
     core::time::Duration::try_from(time).unwrap_or_default()
 }
 
+/// How long this host was suspended since it was started: time that other clocks do not count.
+pub fn suspended() -> core::time::Duration {
+    let counted = since_boot();
+    let all = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    core::time::Duration::try_from(all).unwrap_or_default().saturating_sub(counted)
+}
+
 /// A clock that never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

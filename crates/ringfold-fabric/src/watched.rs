@@ -4,32 +4,35 @@ use parking_lot::Mutex;
 use rustix::process::{getegid, geteuid, getgroups};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, SystemTime};
 
-/// How often files are looked at, at most.
-const CHECK_AFTER: Duration = Duration::from_secs(1);
+/// How often files are looked at.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Values are read again after this time, also if no file has changed.
 const RENEW_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The same if the clock was set back by this much: what was signed before may not be valid yet.
 const SET_BACK_MAX: Duration = Duration::from_secs(600);
 
-/// A value made from files. Nothing watches them: they are looked at when the value is used.
-pub(crate) struct Watched<T> {
+/// A value made from files. A thread of its own looks at them, so that a file system that stalls delays nobody else: until it
+/// answers, the value stays as it was. A process that was forked keeps the value of that time.
+pub(crate) struct Watched<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
     paths: Vec<PathBuf>,
     load: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
-    state: Mutex<State<T>>,
+    /// The value, and how often it was read again.
+    current: Mutex<(Arc<T>, u64)>,
 }
 
-struct State<T> {
-    value: Arc<T>,
+/// What the thread knows.
+struct Watcher<T> {
+    shared: Weak<Shared<T>>,
     /// The files that the value was made of.
     stamps: Vec<Option<Stamp>>,
     /// By the clock that dates of certificates are compared with. It goes on while the host is suspended, and may be set.
     loaded: SystemTime,
-    /// How often it was read again.
-    version: u64,
-    checked: Instant,
     /// Why the last attempt failed, if it did.
     failure: Option<String>,
 }
@@ -39,67 +42,67 @@ type Stamp = (i64, i64, u64, u64);
 
 impl<T> core::fmt::Debug for Watched<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Watched").field("paths", &self.paths).finish_non_exhaustive()
+        f.debug_struct("Watched").field("paths", &self.0.paths).finish_non_exhaustive()
     }
 }
 
-impl<T> Watched<T> {
+impl<T: Send + Sync + 'static> Watched<T> {
     /// Reads the value. `load` reads these files.
     pub(crate) fn new(
         paths: Vec<PathBuf>,
         load: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let (stamps, now) = (stamps(&paths), Instant::now());
-        let value = Arc::new(load()?);
-        let loaded = SystemTime::now();
-        let state = State { value, stamps, loaded, version: 0, checked: now, failure: None };
-        Ok(Self { paths, load: Box::new(load), state: Mutex::new(state) })
-    }
-
-    /// The value. If the files have changed it is read again; if that fails the old one is kept.
-    pub(crate) fn current(&self) -> Arc<T> {
-        self.current_at(SystemTime::now())
-    }
-
-    fn current_at(&self, time: SystemTime) -> Arc<T> {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        if now.duration_since(state.checked) >= CHECK_AFTER {
-            state.checked = now;
-            let stamps = stamps(&self.paths);
-            if stamps != state.stamps || is_stale(state.loaded, time) {
-                self.reload(&mut state, stamps, time);
+        let (stamps, loaded) = (stamps(&paths), SystemTime::now());
+        let current = Mutex::new((Arc::new(load()?), 0));
+        let shared = Arc::new(Shared { paths, load: Box::new(load), current });
+        let mut watcher = Watcher { shared: Arc::downgrade(&shared), stamps, loaded, failure: None };
+        let watch = move || {
+            while watcher.check(SystemTime::now()) {
+                thread::sleep(CHECK_EVERY);
             }
-        }
-        state.value.clone()
+        };
+        let started = thread::Builder::new().name("ringfold-files".into()).spawn(watch);
+        started.map_err(|error| format!("cannot start the thread that reads files again: {error}"))?;
+        Ok(Self(shared))
+    }
+
+    /// The value, of at most [`CHECK_EVERY`] ago if the file system answers. If reading fails the old one is kept.
+    pub(crate) fn current(&self) -> Arc<T> {
+        self.0.current.lock().0.clone()
     }
 
     /// How often the value was read again so far.
     pub(crate) fn version(&self) -> u64 {
-        self.current();
-        self.state.lock().version
+        self.0.current.lock().1
     }
+}
 
-    fn reload(&self, state: &mut State<T>, stamps: Vec<Option<Stamp>>, time: SystemTime) {
-        match (self.load)() {
+impl<T> Watcher<T> {
+    /// Reads the value again if its files have changed. Returns whether anybody uses it.
+    fn check(&mut self, now: SystemTime) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let stamps = stamps(&shared.paths);
+        if stamps == self.stamps && !is_stale(self.loaded, now) {
+            return true;
+        }
+        let names: Vec<_> = shared.paths.iter().map(|path| path.display().to_string()).collect();
+        let names = names.join(", ");
+        match (shared.load)() {
             Ok(value) => {
-                tracing::info!("read {} again: new connections use the new contents", self.names());
-                (state.value, state.stamps) = (Arc::new(value), stamps);
-                (state.loaded, state.failure) = (time, None);
-                state.version += 1;
+                tracing::info!("read {names} again: new connections use the new contents");
+                let mut current = shared.current.lock();
+                *current = (Arc::new(value), current.1 + 1);
+                (self.stamps, self.loaded, self.failure) = (stamps, now, None);
             }
             // Half of the files may be replaced: it is tried again.
             Err(error) => {
-                if state.failure.as_ref() != Some(&error) {
-                    tracing::warn!("{} changed, but the old contents stay in use: {error}", self.names());
-                    state.failure = Some(error);
+                if self.failure.as_ref() != Some(&error) {
+                    tracing::warn!("{names} changed, but the old contents stay in use: {error}");
+                    self.failure = Some(error);
                 }
             }
         }
-    }
-
-    fn names(&self) -> String {
-        self.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        true
     }
 }
 
@@ -149,19 +152,24 @@ mod tests {
 
     #[test]
     fn values_are_read_again_by_the_clock_that_dates_are_compared_with() {
-        let loads = Arc::new(AtomicU32::new(0));
-        let counted = loads.clone();
-        let load = move || Ok(counted.fetch_add(1, Ordering::Relaxed));
-        let watched = Watched::new(Vec::new(), load).unwrap();
-        let (began, made) = (Instant::now(), SystemTime::now());
+        let load = {
+            let loads = AtomicU32::new(0);
+            move || Ok(loads.fetch_add(1, Ordering::Relaxed))
+        };
+        let made = SystemTime::now();
+        let current = Mutex::new((Arc::new(load().unwrap()), 0));
+        let shared = Arc::new(Shared { paths: Vec::new(), load: Box::new(load), current });
+        let watched = Watched(shared.clone());
+        let mut watcher =
+            Watcher { shared: Arc::downgrade(&shared), stamps: Vec::new(), loaded: made, failure: None };
+        drop(shared);
         // The host was suspended for days, of which the time since its start knows nothing; then its clock is set back.
-        for (round, time) in [made + Duration::from_secs(8 * 86_400), made].into_iter().enumerate() {
-            while *watched.current_at(time) <= round as u32 {
-                assert!(began.elapsed() < Duration::from_secs(30), "the value was not read again");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+        for (expected, time) in [(0, made), (1, made + Duration::from_secs(8 * 86_400)), (2, made)] {
+            assert!(watcher.check(time));
+            assert_eq!((*watched.current(), watched.version()), (expected, u64::from(expected)));
         }
-        assert_eq!((loads.load(Ordering::Relaxed), watched.version()), (3, 2));
+        drop(watched);
+        assert!(!watcher.check(made), "nobody uses it any more");
         let hour = Duration::from_secs(3600);
         for (time, expected) in [
             (made, false),

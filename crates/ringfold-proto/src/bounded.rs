@@ -16,6 +16,7 @@ use crate::message::{
 };
 use crate::network::Network;
 use crate::shared_state::{SyncOffer, SyncVerdict};
+use crate::text::{name_problem, unprintable_problem};
 
 /// A message with limits.
 ///
@@ -40,13 +41,18 @@ pub trait Bounded {
 
 /// A message exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{found} {what} exceed the limit of {max}")]
+#[error("{}", limit_text(.what, *.found, *.max))]
 #[allow(missing_docs)] // Fields are named for what they hold.
 pub struct LimitExceeded {
     /// What is limited.
     pub what: &'static str,
     pub found: usize,
     pub max: usize,
+}
+
+fn limit_text(what: &str, found: usize, max: usize) -> String {
+    // What may not occur at all is a sentence of its own.
+    if max == 0 { what.to_owned() } else { format!("{found} {what} exceed the limit of {max}") }
 }
 
 impl Bounded for Numbered<ToMaster> {
@@ -176,7 +182,8 @@ pub(crate) fn at_most(what: &'static str, found: usize, max: usize) -> Result<()
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), LimitExceeded> {
-    at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)
+    at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)?;
+    unprintable_problem(name).map_or(Ok(()), |what| at_most(what, 1, 0))
 }
 
 /// Checks the length of a text other than a name.
@@ -199,6 +206,7 @@ fn check_charter(charter: &Charter) -> Result<(), LimitExceeded> {
 
 fn check_join(join: &Join) -> Result<(), LimitExceeded> {
     check_name(&join.name)?;
+    name_problem(&join.name).map_or(Ok(()), |what| at_most(what, 1, 0))?;
     check_addresses(&join.addresses)
 }
 

@@ -6,6 +6,7 @@ use crate::group_call::{GroupCall, GroupCallKind};
 use crate::id::{GroupId, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
+use crate::text::Printable;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +34,7 @@ pub enum Departure {
     #[error("was silent for too long")]
     Silent,
     /// An operator evicted it for this reason.
-    #[error("was evicted: {0}")]
+    #[error("was evicted: {}", Printable(.0))]
     Evicted(String),
     /// No ring through all members is left, and it is the newest of the members that block one.
     #[error("was evicted: its neighbours cannot reach it, and no other ring is left")]
@@ -151,7 +152,7 @@ pub enum Removal {
     #[error("{0}")]
     Rejected(JoinRejection),
     /// The master's driver closed its connection: an invalid message, or a limit was exceeded.
-    #[error("{0}")]
+    #[error("{}", Printable(.0))]
     Disconnected(String),
 }
 
@@ -187,7 +188,7 @@ pub struct WaitingPeer {
 
 impl fmt::Display for WaitingPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waits in {}", self.who, self.call)
+        write!(f, "{} waits in {}", self.who, Printable(&self.call))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::bounded::{Bounded, LimitExceeded, at_most, check_name};
 use crate::limits;
+use crate::text::Printable;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -70,10 +71,11 @@ impl Finding {
         self.check.split_once('.').map_or(&self.check, |(family, _)| family)
     }
 
-    /// The same, within the limits of a message.
+    /// The same, within the limits of a message, and with texts that may be printed.
     #[must_use]
     pub fn shortened(mut self) -> Self {
         for text in [&mut self.check, &mut self.text, &mut self.remedy] {
+            *text = Printable(&*text).to_string();
             if text.len() > limits::FINDING_TEXT_BYTES_MAX {
                 let end = (0..=limits::FINDING_TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
                 text.truncate(end.unwrap_or(0));
@@ -234,6 +236,8 @@ mod tests {
         let short = long.shortened();
         assert!(Finding::check_all(std::slice::from_ref(&short)).is_ok());
         assert!(short.text.ends_with('ä') && short.remedy == "short");
+        let forged = Finding::fail("host.a", "\u{1b}[2Jall is\nwell", "\u{202e}").shortened();
+        assert_eq!((&*forged.text, &*forged.remedy), ("\u{fffd}[2Jall is\u{fffd}well", "\u{fffd}"));
     }
 
     #[test]

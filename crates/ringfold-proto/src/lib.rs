@@ -37,6 +37,7 @@ pub mod round;
 pub mod session;
 pub mod shared_state;
 pub mod status;
+pub mod text;
 pub mod time;
 pub mod timing;
 pub mod tuning;

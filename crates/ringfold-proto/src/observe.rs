@@ -12,7 +12,7 @@ pub enum ObserverRequest {
     Status,
     /// Evict the peer with this name or id, for a reason. Needs [`Purpose::Admin`](crate::hello::Purpose::Admin).
     Evict {
-        /// Its name, its id, or the beginning of its id.
+        /// Its id or its name, or the beginning of one of them.
         peer: String,
         /// For the peer and the log.
         reason: String,

@@ -133,6 +133,8 @@ table! {
     HTTP "http" for MASTER: Kind::Text, "", flag "--http";
     /// The file with the token that is needed to read over HTTP. Without it everybody who reaches the port may read.
     HTTP_TOKEN_FILE "http_token_file" for MASTER: Kind::Path, "", flag "--http-token-file";
+    /// The names by which browsers and monitoring reach the master's HTTP server. Addresses, `localhost` and the name in `http` are always answered, requests to other names are not.
+    HTTP_HOSTS "http_hosts" for MASTER: Kind::Addresses, "";
     /// How the ranks of a group find each other: `HOST:PORT`, or `file:` and a path. Without it: `MASTER_ADDR` and `MASTER_PORT`.
     BOOTSTRAP "bootstrap" for GROUP: Kind::Text, "";
     /// A text: processes with different texts count as processes of different hosts.

@@ -176,7 +176,7 @@ fn ask_master(service: &DoctorService, label: &str, progress: Progress<'_>) -> R
                         "look at its log",
                     )
                 });
-                peers.push((peer, findings.into_iter().chain(silent).collect()));
+                peers.push((peer, findings.into_iter().chain(silent).map(Finding::shortened).collect()));
             }
             DoctorAnswer::Ready => return Ok(peers),
             DoctorAnswer::Busy => return Err(broken("other doctors ask for the same".into())),

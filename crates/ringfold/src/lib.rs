@@ -23,6 +23,7 @@ mod group;
 pub mod journal;
 mod limits;
 mod master;
+mod master_address;
 mod observer;
 mod process_name;
 mod protection;

@@ -182,7 +182,7 @@ impl Master {
         self.ask(Question::Status)?.status()
     }
 
-    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    /// Evicts the peer with this id or name, or the only one that either begins so. The reason is for the peer and the log.
     pub fn evict(&self, peer: &str, reason: &str) -> Result<String, Error> {
         self.ask(Question::Evict { peer: peer.into(), reason: reason.into() })?.done()
     }

@@ -15,6 +15,8 @@ use ringfold_proto::hello::ConnectionRejection;
 use ringfold_proto::id::RunId;
 use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use ringfold_proto::peer::Failure;
+use ringfold_proto::text::Printable;
+use serde_json::Value;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -222,6 +224,20 @@ fn resolve(master: &str) -> Result<Vec<SocketAddr>, Error> {
     resolved.map_err(|error| Error::System(format!("cannot resolve {master:?}: {error}")))
 }
 
+fn unreadable(error: serde_json::Error) -> Error {
+    Error::System(format!("the master sent a status that cannot be read: {error}"))
+}
+
+/// Removes what could control a terminal from the texts of a status.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = Printable(&*text).to_string(),
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(fields) => fields.values_mut().for_each(make_printable),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// A connection to a master, made by [`ObserverOptions::connect`].
 #[derive(Debug)]
 pub struct Observer {
@@ -239,19 +255,24 @@ impl Observer {
     /// The status of the run.
     pub fn status(&mut self) -> Result<Status, Error> {
         let json = self.status_json()?;
-        serde_json::from_str(&json)
-            .map_err(|error| Error::System(format!("the master sent a status that cannot be read: {error}")))
+        serde_json::from_str(&json).map_err(unreadable)
     }
 
-    /// The status of the run, as an object of JSON.
+    /// The status of the run, as an object of JSON. Its texts have no control characters, whatever the master sends.
     pub fn status_json(&mut self) -> Result<String, Error> {
         match self.ask(&ObserverRequest::Status)? {
-            ObserverAnswer::Status(json) => Ok(json),
-            ObserverAnswer::Done(text) | ObserverAnswer::Refused(text) => Err(Error::System(text)),
+            ObserverAnswer::Status(json) => {
+                let mut status = serde_json::from_str(&json).map_err(unreadable)?;
+                make_printable(&mut status);
+                Ok(Printable(status).to_string())
+            }
+            ObserverAnswer::Done(text) | ObserverAnswer::Refused(text) => {
+                Err(Error::System(Printable(text).to_string()))
+            }
         }
     }
 
-    /// Evicts the peer with this name, id, or beginning of an id. The reason is for the peer and the log.
+    /// Evicts the peer with this id or name, or the only one that either begins so. The reason is for the peer and the log.
     pub fn evict(&mut self, peer: &str, reason: &str) -> Result<String, Error> {
         self.command(&ObserverRequest::Evict { peer: peer.into(), reason: reason.into() })
     }
@@ -263,8 +284,8 @@ impl Observer {
 
     fn command(&mut self, request: &ObserverRequest) -> Result<String, Error> {
         match self.ask(request)? {
-            ObserverAnswer::Done(text) => Ok(text),
-            ObserverAnswer::Refused(text) => Err(invalid!("{text}")),
+            ObserverAnswer::Done(text) => Ok(Printable(text).to_string()),
+            ObserverAnswer::Refused(text) => Err(invalid!("{}", Printable(text))),
             ObserverAnswer::Status(_) => Err(Error::System("the master sent another answer".into())),
         }
     }
@@ -291,5 +312,94 @@ impl Observer {
             }
             self.poller.wait(&mut ready, left).map_err(lost)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_fabric::clock::Clock;
+    use ringfold_fabric::listener::{Listener, Outcome};
+    use ringfold_proto::handshake::Secret;
+    use ringfold_proto::hello::Hello;
+    use ringfold_proto::id::PeerId;
+    use std::sync::mpsc::channel;
+
+    /// Answers one question of each connection, as a master that was taken over.
+    fn serve(answers: Vec<ObserverAnswer>) -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let (sender, address) = channel();
+        let thread = std::thread::spawn(move || {
+            let poller = Arc::new(Poller::new().unwrap());
+            let mut listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+            sender.send(listener.address()).unwrap();
+            let (clock, mut ready, end) =
+                (Clock::start(), Readiness::default(), Instant::now() + Duration::from_secs(60));
+            let (mut answers, mut open) = (answers.into_iter(), None::<ControlConnection<ObserverRequest>>);
+            while answers.len() > 0 || open.is_some() {
+                assert!(Instant::now() < end, "nobody asks");
+                poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
+                for token in ready.tokens() {
+                    let identity = Identity::new(PeerId(9), RunId(0));
+                    listener.handle_ready(clock.now(), token, identity, &|_: &Hello| Ok(Secret::token("")));
+                }
+                while let Some(outcome) = listener.poll_outcome() {
+                    if let Outcome::Established(_, connection, _) = outcome {
+                        open = Some(ControlConnection::new(connection));
+                    }
+                }
+                let Some(control) = &mut open else { continue };
+                match control.receive() {
+                    Ok(Some(_)) => match answers.next() {
+                        Some(answer) => control.send(&answer).and_then(|()| control.flush()).unwrap(),
+                        None => open = None,
+                    },
+                    Ok(None) => {}
+                    Err(_) => open = None,
+                }
+            }
+        });
+        (address.recv().unwrap(), thread)
+    }
+
+    #[test]
+    fn what_a_master_sends_controls_no_terminal() {
+        let evil = "\u{1b}[2J\u{1b}]52;c;aGk=\u{7}\u{9b}1mhealthy\n\u{202e}";
+        let status = serde_json::json!({ "verdict": evil, evil: [evil], "peers": [{ "name": evil }] });
+        let poller = Arc::new(Poller::new().unwrap());
+        let (to, thread) = serve(vec![
+            ObserverAnswer::Status(status.to_string()),
+            ObserverAnswer::Done(evil.into()),
+            ObserverAnswer::Refused(evil.into()),
+            ObserverAnswer::Refused(evil.into()),
+        ]);
+        let credentials = Credentials {
+            identity: Identity::new(PeerId(1), RunId(0)),
+            target: DialTarget::observed(),
+            secret: JoinToken::default().secret(),
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        let dialed: Result<Dialed, DialFailure> =
+            dial_while(&[to], &credentials, DialTiming::of(&poller), &poller, |_| {
+                assert!(Instant::now() < end, "no connection");
+                Ok(Duration::from_millis(10))
+            });
+        let Ok(dialed) = dialed else { panic!("not connected") };
+        let control = ControlConnection::new(dialed.connection);
+        let mut observer = Observer { control, poller, address: to };
+        let json = observer.status_json().unwrap();
+        let found: Value = serde_json::from_str(&json).unwrap();
+        let texts = [
+            json.clone(),
+            found["verdict"].as_str().unwrap().to_owned(),
+            found["peers"][0]["name"].as_str().unwrap().to_owned(),
+            observer.evict("a", "b").unwrap(),
+            observer.evict("a", "b").unwrap_err().to_string(),
+            observer.status_json().unwrap_err().to_string(),
+        ];
+        for text in texts {
+            assert!(text.contains("healthy") && text == Printable(&text).to_string(), "{text:?}");
+        }
+        drop(observer);
+        thread.join().unwrap();
     }
 }

@@ -5,6 +5,7 @@ mod signer_chains;
 use crate::control::ControlConnection;
 use crate::doctor::ExaminedMaster;
 use crate::limits;
+use crate::master_address::MasterAddress;
 use core::mem;
 use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
@@ -51,9 +52,7 @@ pub(crate) struct Uplink {
 
 /// A master of the list.
 struct ListedMaster {
-    /// Its address as the user wrote it.
-    name: String,
-    addresses: Vec<SocketAddr>,
+    address: MasterAddress,
     /// Why it could not be used when it was last tried.
     trouble: Option<String>,
 }
@@ -91,7 +90,10 @@ impl Uplink {
         me: PeerId,
         poller: &Arc<Poller>,
     ) -> Self {
-        let listed = |(name, addresses)| ListedMaster { name, addresses, trouble: None };
+        let listed = |(name, addresses): (String, _)| ListedMaster {
+            address: MasterAddress::new(name, addresses),
+            trouble: None,
+        };
         Self {
             masters: masters.into_iter().map(listed).collect(),
             next: 0,
@@ -150,7 +152,7 @@ impl Uplink {
 
     /// The master that was connected to last, as the user wrote it.
     pub(crate) fn master(&self) -> String {
-        self.masters.get(self.connected).map(|master| master.name.clone()).unwrap_or_default()
+        self.masters.get(self.connected).map(|master| master.address.name.clone()).unwrap_or_default()
     }
 
     /// When to call [`Uplink::handle_ready`] even if nothing is ready.
@@ -174,19 +176,21 @@ impl Uplink {
             target: DialTarget::master(),
             secret: self.token.secret(),
         };
-        let addresses = self.masters.get(self.next).map_or(&[][..], |master| &master.addresses);
+        let addresses =
+            self.masters.get(self.next).map_or_else(Vec::new, |master| master.address.addresses());
         let mut timing = DialTiming::of(&self.poller);
         if self.masters.len() > 1 {
             timing.answer_max = limits::ONE_MASTER_ANSWER_MAX;
         }
-        let dialer = Dialer::new(now, addresses.iter().copied(), credentials, timing, &self.poller);
+        let dialer = Dialer::new(now, addresses, credentials, timing, &self.poller);
         self.state = State::Dialing(Box::new(dialer));
     }
 
     /// The master stands by: dials the active one at these addresses next, if it is one of the list.
     pub(crate) fn prefer(&mut self, addresses: &[SocketAddr]) {
         let texts = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
-        let is_it = |master: &ListedMaster| master.addresses.iter().any(|known| addresses.contains(known));
+        let is_it =
+            |master: &ListedMaster| master.address.addresses().iter().any(|known| addresses.contains(known));
         match self.masters.iter().position(is_it) {
             Some(index) => {
                 self.note_trouble(format!("it stands by, the active master is {texts}"));
@@ -204,14 +208,15 @@ impl Uplink {
 
     /// The master that it is connected to, or dials.
     pub(crate) fn examined_master(&self) -> Option<ExaminedMaster> {
-        let ListedMaster { name, addresses, .. } = self.masters.get(self.next)?;
-        Some(ExaminedMaster { label: name.clone(), addresses: addresses.clone(), token: self.token.clone() })
+        let address = &self.masters.get(self.next)?.address;
+        let (label, addresses) = (address.name.clone(), address.addresses());
+        Some(ExaminedMaster { label, addresses, token: self.token.clone() })
     }
 
     /// Why each master could not be used when it was last tried.
     pub(crate) fn troubles(&self) -> String {
         let text = |master: &ListedMaster| {
-            master.trouble.as_ref().map(|trouble| format!("{}: {trouble}", master.name))
+            master.trouble.as_ref().map(|trouble| format!("{}: {trouble}", master.address.name))
         };
         self.masters.iter().filter_map(text).collect::<Vec<_>>().join("; ")
     }
@@ -231,8 +236,11 @@ impl Uplink {
         }
     }
 
-    /// The next dial is for the next master of the list.
+    /// The next dial is for the next master of the list. The one that failed may have moved.
     fn turn(&mut self) {
+        if let Some(master) = self.masters.get_mut(self.next) {
+            master.address.refresh();
+        }
         self.next = (self.next + 1) % self.masters.len().max(1);
     }
 
@@ -324,7 +332,7 @@ impl Uplink {
 
     /// A master could not be connected to. Fails when all have been tried.
     fn fail_dial(&mut self, now: Time, why: &dyn core::fmt::Display, retryable: bool) {
-        let name = self.masters.get(self.next).map_or("no master", |master| &master.name);
+        let name = self.masters.get(self.next).map_or("no master", |master| &master.address.name);
         self.failures.push(format!("{name}: {why}"));
         self.note_trouble(why.to_string());
         self.turn();
@@ -420,6 +428,32 @@ mod tests {
         };
         let UplinkEvent::DialFailed { why, retryable: false } = event else { panic!("connected") };
         assert!(why.contains("older version"), "{why}");
+    }
+
+    #[test]
+    fn a_master_that_has_moved_is_found_by_its_name() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let mut master = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+        let name = format!("localhost:{}", master.address().port());
+        let gone = vec![SocketAddr::from(([127, 0, 0, 1], 1))];
+        let mut uplink = Uplink::new(vec![(name, gone)], "".into(), PeerId(1), &poller);
+        let (clock, mut ready) = (Clock::start(), Readiness::default());
+        let end = Instant::now() + Duration::from_secs(60);
+        uplink.dial(clock.now());
+        loop {
+            assert!(Instant::now() < end, "not found");
+            poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
+            uplink.handle_ready(clock.now());
+            match uplink.next_event() {
+                Some(UplinkEvent::Connected(..)) => break,
+                Some(_) => uplink.dial(clock.now()),
+                None => {}
+            }
+            for token in ready.tokens().filter(|token| !uplink.owns(*token)) {
+                let identity = Identity::new(PeerId(0), RunId(7));
+                master.handle_ready(clock.now(), token, identity, &|_: &Hello| Ok(Secret::token("")));
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,9 @@ use ringfold::{AllReduce, Communicator, Error, JoinToken, Master, MasterBuilder,
 use ringfold_fabric::tls::PeerIdentity;
 use ringfold_fabric::tls::issue::{Issued, issue, new_ca};
 use ringfold_proto::handshake::Role;
+use rustix::fs::OFlags;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -255,6 +258,31 @@ fn a_revoked_peer_is_removed_and_the_others_go_on() {
     assert!(error.to_string().contains("its certificate was revoked"), "{error}");
     drop(bob);
     await_world(&alice, 1);
+}
+
+#[test]
+fn a_file_system_that_stalls_does_not_delay_the_master() {
+    let files = Files::new("stalled");
+    files.write("token", "old\n");
+    let token = JoinToken::from_file(files.path("token")).unwrap();
+    let (master, address) = started(Master::builder().token(token));
+    let join = |token: &str| Communicator::builder(&address).token(token).build().unwrap().connect();
+    let made = std::process::Command::new("mkfifo").arg(files.path("fifo")).status().unwrap();
+    assert!(made.success());
+    std::fs::rename(files.path("fifo"), files.path("token")).unwrap();
+    // It can be opened once a reader waits, which then waits for what is never written.
+    let stalled = eventually("the file is read again", || {
+        OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(files.path("token"))
+            .ok()
+    });
+    assert!(master.responds_within(SOON));
+    join("old").unwrap();
+    files.write("token", "new\n");
+    drop(stalled);
+    eventually("the new token is accepted", || join("new").ok());
 }
 
 #[test]

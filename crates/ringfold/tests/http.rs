@@ -148,12 +148,12 @@ fn every_route_is_answered_with_its_type() {
         assert!(is_kept || answer.has("Cache-Control: no-store"), "{path}: {}", answer.head);
         assert!(!(is_kept && path.starts_with("/api")), "{path}");
         // The same without the body.
-        let head = ask(at, &format!("HEAD {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+        let head = ask(at, &format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
         assert!(head.status == 200 && head.body.is_empty() && head.has("Content-Length:"), "{path}");
     }
     let answer = get(at, "/nothing");
     assert!(answer.status == 404 && answer.json()["error"].as_str().unwrap().contains("/metrics"));
-    assert_eq!(ask(at, "POST / HTTP/1.1\r\nHost: a\r\n\r\n").status, 405);
+    assert_eq!(ask(at, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 405);
     assert_eq!(get(at, "/api/evict").status, 405);
     drop(master);
     // With the master its port is free.
@@ -226,7 +226,7 @@ fn check_format(text: &str) {
 fn several_requests_are_answered_in_order_on_one_connection() {
     let (_master, at) = running(local());
     let mut client = Client::connect(at);
-    let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     // More than one turn takes, and the last one in two pieces.
     let many: String = (0..40).map(|i| one(if i % 2 == 0 { "/healthz" } else { "/api/status" })).collect();
     client.send(many.as_bytes());
@@ -235,7 +235,7 @@ fn several_requests_are_answered_in_order_on_one_connection() {
         let answer = client.answer(true);
         assert_eq!((answer.status, answer.body == "ok\n"), (200, i % 2 == 0), "{i}");
     }
-    client.send(b"TP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    client.send(b"TP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert_eq!(client.answer(true).status, 404);
     assert!(client.is_closed());
     // A client that ends its side at once gets its answer too.
@@ -249,15 +249,15 @@ fn several_requests_are_answered_in_order_on_one_connection() {
 #[test]
 fn invalid_requests_are_refused_in_words_and_the_connection_is_closed() {
     let (_master, at) = running(local());
-    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(9000));
+    let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(9000));
     for (request, status) in [
         ("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\r\n\r\n", 400),
         ("nonsense\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
-        ("GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505),
-        ("DELETE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
-        ("POST /api/drain HTTP/1.1\r\nHost: a\r\nContent-Length: 999999\r\n\r\n", 413),
-        ("POST /api/drain HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        ("GET / HTTP/3.0\r\nHost: localhost\r\n\r\n", 505),
+        ("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        ("POST /api/drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n", 413),
+        ("POST /api/drain HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
         (&long, 431),
     ] {
         let mut client = Client::connect(at);
@@ -334,7 +334,7 @@ fn a_token_for_readers_hides_the_run_but_not_the_health() {
 fn a_stream_has_the_whole_status_first_then_what_is_new_and_changes_of_members_at_once() {
     let (master, at) = running(local());
     let mut client = Client::connect(at);
-    client.send(b"GET /api/events HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.send(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let head = client.answer(false);
     assert!(head.status == 200 && head.has("text/event-stream"), "{}", head.head);
     let (kind, first) = client.message();
@@ -363,7 +363,7 @@ fn a_stream_has_the_whole_status_first_then_what_is_new_and_changes_of_members_a
     assert!(texts.len() >= 2 && all.starts_with(&texts), "{texts:?} {all:?}");
     // A new reader gets all of them at once.
     let mut second = Client::connect(at);
-    second.send(b"GET /api/events HTTP/1.1\r\nHost: a\r\n\r\n");
+    second.send(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
     second.answer(false);
     let (kind, status) = second.message();
     assert_eq!((kind.as_str(), status["events"].as_array().unwrap().len()), ("status", all.len()));
@@ -374,9 +374,9 @@ fn readers_that_do_not_read_do_not_delay_others() {
     let (master, at) = running(local());
     let mut idle: Vec<_> = (0..20).map(|_| Client::connect(at)).collect();
     for client in &mut idle {
-        client.send(b"GET /api/events HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.send(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
         // Far more answers than the buffers of the system hold.
-        client.send("GET /app.js HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100).as_bytes());
+        client.send("GET /app.js HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100).as_bytes());
     }
     let _peer = join(&master, "one");
     for _ in 0..10 {
@@ -401,6 +401,20 @@ fn too_many_connections_of_one_address_give_way_to_new_ones() {
     let open = metrics.lines().find_map(|line| line.strip_prefix("ringfold_http_connections ")).unwrap();
     assert!(open.parse::<usize>().unwrap() <= 256, "{open}");
     assert!(idle[0].is_closed());
+}
+
+#[test]
+fn a_page_whose_name_resolves_to_this_host_reads_nothing() {
+    let (_master, at) = running(local().setting("http_hosts", "head.lab"));
+    let status_of = |path: &str, host: &str| {
+        ask(at, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    };
+    for path in ["/", "/api/status", "/api/events", "/metrics", "/healthz"] {
+        let refused = status_of(path, &format!("rebound.example:{}", at.port()));
+        assert_eq!(refused.status, 403, "{path}");
+        assert!(refused.body.contains("RINGFOLD_HTTP_HOSTS"), "{}", refused.body);
+    }
+    assert_eq!(status_of("/api/status", "head.lab").status, 200);
 }
 
 #[test]

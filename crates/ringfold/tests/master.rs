@@ -362,6 +362,27 @@ fn invalid_input_is_rejected_and_disturbs_no_member() {
 }
 
 #[test]
+fn names_that_control_terminals_or_look_like_ids_are_rejected_by_master_and_caller() {
+    let (master, address) = running(local());
+    for name in ["a\n\x1b[2J\x1b]52;c;aGk=\x07", "b\u{9b}1mhealthy", "c\u{202e}", "00c0ffee"] {
+        let named = ringfold::Communicator::builder(address.to_string()).name(name);
+        let error = named.build().map(drop).unwrap_err();
+        assert!(error.to_string().contains("a name must not "), "{error}");
+        // The codec of an honest peer would not send this.
+        let message = ToMaster::Join(Join { name: name.into(), ..join_message() });
+        let body = postcard::to_allocvec(&Numbered { number: 0, acknowledged: 0, message }).unwrap();
+        let mut client = Client::dial(address, "", RunId(0)).unwrap();
+        client.stream.write_all(&[&(body.len() as u32).to_le_bytes()[..], &body].concat()).unwrap();
+        let reason = client.await_message(|m| match m {
+            ToPeer::Removed { reason } => Some(reason.to_string()),
+            _ => None,
+        });
+        assert!(reason.starts_with("invalid message: a name must not "), "{reason}");
+    }
+    assert_eq!(master.status().unwrap().run.peers, []);
+}
+
+#[test]
 fn oversized_frames_are_rejected_before_they_are_read() {
     let (_master, address) = running(local());
     let mut member = Client::join_first(address);

@@ -7,6 +7,9 @@ use std::net::SocketAddr;
 /// The longest name in a column.
 const NAME_WIDTH_MAX: usize = 32;
 
+/// Shown digits of an id: enough for `ringfold evict`.
+const ID_WIDTH: usize = 8;
+
 /// The whole status, with so many events.
 pub(super) fn render(status: &Status, asked: SocketAddr, events: usize) -> String {
     let mut text = format!("{}\n\n", status.run.verdict);
@@ -99,10 +102,11 @@ fn masters(masters: &[MasterEntry]) -> String {
 }
 
 fn peers(status: &Status) -> String {
-    let head = ["peer", "address", "group", "revision", "state", "heard"].map(str::to_owned);
+    let head = ["id", "peer", "address", "group", "revision", "state", "heard"].map(str::to_owned);
     let row = |peer: &ringfold::PeerStatus| {
         let since = peer.call_s.filter(|seconds| *seconds >= 1.0 && peer.membership == Membership::Member);
         [
+            peer.id.chars().take(ID_WIDTH).collect(),
             shorten(&peer.name),
             peer.address.clone().unwrap_or_default(),
             peer.group.to_string(),

@@ -166,7 +166,7 @@ impl fmt::Display for PeerIdentity {
 }
 
 impl PeerIdentity {
-    fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let (name, role) = name.strip_suffix(SUFFIX)?.split_once('.')?;
         Some(Self { name: name.to_owned(), role: role.parse().ok()? })
     }

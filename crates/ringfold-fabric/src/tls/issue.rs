@@ -3,13 +3,14 @@
 //! The CA of a run signs the certificates of identities. An identity is itself a CA, for its own name only: each process signs with
 //! it a certificate for the key that it makes when it starts. So processes with one identity have keys, and ids, of their own.
 
-use super::certificates::{PeerIdentity, first_certificate, name_of, read_key};
+use super::certificates::{PeerIdentity, first_certificate, name_of, read_key, valid_until};
 use core::fmt::Write;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, GeneralSubtree, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, NameConstraints,
 };
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -94,11 +95,29 @@ pub(super) fn sign_process_key(
     Ok(params.signed_by(key, &issuer).map_err(text)?.into())
 }
 
-/// What a revocation list names a certificate by: the SHA-256 hash of its bytes.
-pub fn fingerprint(certificate_pem: &str) -> Result<String, String> {
-    first_certificate(certificate_pem.as_bytes()).map(|certificate| fingerprint_of(&certificate))
+/// What a certificate says that was made by [`issue`].
+#[derive(Debug)]
+pub struct IssuedCertificate {
+    /// Whose it is.
+    pub identity: PeerIdentity,
+    /// Its end.
+    pub valid_until: Option<SystemTime>,
+    /// What a revocation list names it by, besides its name.
+    pub fingerprint: String,
 }
 
+/// The certificates of identities among those of a PEM file, in their order.
+pub fn issued_in(pem: &str) -> Vec<IssuedCertificate> {
+    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).flatten();
+    let describe = |certificate: CertificateDer<'_>| {
+        let identity = PeerIdentity::parse(&name_of(&certificate)?)?;
+        let (valid_until, fingerprint) = (valid_until(&certificate), fingerprint_of(&certificate));
+        Some(IssuedCertificate { identity, valid_until, fingerprint })
+    };
+    certificates.filter_map(describe).collect()
+}
+
+/// What a revocation list names a certificate by: the SHA-256 hash of its bytes.
 pub(super) fn fingerprint_of(certificate: &CertificateDer<'_>) -> String {
     Sha256::digest(certificate).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -4,7 +4,7 @@ use super::Master;
 use super::group::{EpochStage, Group};
 use super::roster::{PeerRecord, PeerStatus as RosterStatus};
 use super::wait_warning::OpenCall;
-use crate::cause::{JointCall, Wait};
+use crate::cause::{JointCall, PeerName, Wait};
 use crate::event::Event;
 use crate::id::{GroupId, PeerId};
 use crate::status::{
@@ -12,6 +12,11 @@ use crate::status::{
 };
 use crate::time::Time;
 use std::collections::BTreeMap;
+
+/// The fewest digits of an id that name a peer.
+const ID_PREFIX_MIN: usize = 4;
+/// Peers that an error lists.
+const CANDIDATES_MAX: usize = 16;
 
 impl Master {
     /// The state of the run.
@@ -39,19 +44,32 @@ impl Master {
         }
     }
 
-    /// The id of a peer by its name, or by its id, or the beginning of it. An error says why there is none.
-    pub fn find_peer(&self, name: &str) -> Result<PeerId, String> {
-        let id = |record: &&PeerRecord| format!("{:032x}", record.peer.0);
-        let named: Vec<_> = self.roster.iter().filter(|record| record.join.name == name).collect();
-        let by_id = || self.roster.iter().filter(|record| name.len() >= 4 && id(record).starts_with(name));
-        let found = if named.is_empty() { by_id().collect() } else { named };
+    /// The peer with this id; or else the only one with this name, or whose id or name begins so. An error lists candidates.
+    pub fn find_peer(&self, text: &str) -> Result<PeerName, String> {
+        let id = |record: &PeerRecord| format!("{:032x}", record.peer.0);
+        let all: Vec<_> = self.roster.iter().collect();
+        let find = |is_it: &dyn Fn(&PeerRecord) -> bool| -> Vec<_> {
+            all.iter().copied().filter(|record| is_it(record)).collect()
+        };
+        // A short text that is a name may begin an id by chance.
+        let begins_id = |r: &PeerRecord| text.len() >= ID_PREFIX_MIN && id(r).starts_with(text);
+        let mut found = find(&|r| id(r) == text);
+        if found.is_empty() {
+            // A peer cannot hide another one by taking the beginning of its id as a name.
+            found = find(&|r| r.join.name == text || begins_id(r));
+        }
+        if found.is_empty() && !text.is_empty() {
+            found = find(&|r| r.join.name.starts_with(text));
+        }
+        let list = |records: &[&PeerRecord]| {
+            let shown = records.iter().take(CANDIDATES_MAX);
+            shown.map(|r| format!("{} ({})", r.join.name, id(r))).collect::<Vec<_>>().join(", ")
+        };
         match found.as_slice() {
-            [] => Err(format!("no peer is called {name:?}")),
-            [one] => Ok(one.peer),
-            several => {
-                let ids: Vec<_> = several.iter().map(|record| record.peer.short()).collect();
-                Err(format!("several peers are called {name:?}: use one of their ids, {}", ids.join(", ")))
-            }
+            [one] => Ok(self.peer_name(one.peer)),
+            [] if all.is_empty() => Err(format!("no peer is called {text:?}: the run has none")),
+            [] => Err(format!("no peer is called {text:?}: there are {}", list(&all))),
+            several => Err(format!("several peers are called {text:?}: use an id of {}", list(several))),
         }
     }
 

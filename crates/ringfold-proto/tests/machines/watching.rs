@@ -90,12 +90,35 @@ fn peers_that_wait_fetch_or_are_lost_are_shown_as_such() {
 }
 
 #[test]
+fn an_eviction_hits_no_decoy() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    let (ann_id, bob_id) = (run.id(ann), run.id(bob));
+    let id = format!("{:032x}", bob_id.0);
+    // The codec refuses names of 8 digits and more.
+    let prefix = &id[..7];
+    for decoy in [prefix, "annabel", "bob"] {
+        run.connect_peer(decoy, 0);
+    }
+    let mut find = |text: &str| run.master().find_peer(text).map(|found| found.peer);
+    assert_eq!((find(&id), find("ann")), (Ok(bob_id), Ok(ann_id)), "what is exact wins");
+    for text in [prefix, "bob"] {
+        let error = find(text).unwrap_err();
+        assert!(error.starts_with("several peers are called") && error.contains(&id), "{error}");
+    }
+}
+
+#[test]
 fn operators_evict_by_name_or_id_and_drain() {
     let (mut run, [ann, bob]) = TestRun::with_members();
     let id = format!("{:032x}", run.id(bob).0);
-    assert_eq!(run.master().find_peer("bob"), Ok(run.id(bob)));
-    assert_eq!(run.master().find_peer(&id), Ok(run.id(bob)));
-    assert_eq!(run.master().find_peer("eve").unwrap_err(), "no peer is called \"eve\"");
+    let bob_id = run.id(bob);
+    let mut find = |text: &str| run.master().find_peer(text).map(|found| found.peer);
+    for text in ["bob", "b", &id] {
+        assert_eq!(find(text), Ok(bob_id), "{text}");
+    }
+    let error = find("eve").unwrap_err();
+    assert!(error.starts_with("no peer is called \"eve\": there are ann ("), "{error}");
+    assert!(find("").is_err(), "nothing names nobody");
     run.master().drain(true);
     assert_eq!(status(&mut run).verdict, "draining: no peer may join, 2 are left");
     let cid = run.connect_peer("cid", 0);

@@ -247,9 +247,10 @@ impl MessageGenerator<'_> {
         (0..self.below(max + 1)).map(|_| generator(self)).collect()
     }
 
+    /// Valid as a name, too.
     fn text(&mut self, bytes_max: usize) -> String {
         let bytes = self.list(bytes_max / 4, |d| d.take::<1>()[0]);
-        bytes.into_iter().map(|b| char::from_u32(u32::from(b) << 4).unwrap_or('§')).collect()
+        bytes.into_iter().map(|b| char::from_u32(0xa1 + (u32::from(b) << 4)).unwrap_or('§')).collect()
     }
 
     fn peer(&mut self) -> PeerId {

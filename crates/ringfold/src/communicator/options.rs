@@ -25,6 +25,7 @@ use ringfold_proto::integrity::Integrity;
 use ringfold_proto::limits::{MASTERS_MAX, NAME_BYTES_MAX, REPLICA_RANKS_MAX};
 use ringfold_proto::message::{Join, Replica};
 use ringfold_proto::peer::{Failure, PeerConfig};
+use ringfold_proto::text::name_problem;
 use ringfold_proto::timing::Timing;
 use ringfold_settings::bandwidth::CAP_MIN;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -71,6 +72,9 @@ impl CommunicatorOptions {
         let ports = builder.ports.or_else(|| settings.ports(&table::LISTEN_PORTS)).unwrap_or(0..=0);
         if builder.name.is_empty() || builder.name.len() > NAME_BYTES_MAX {
             return Err(invalid!("invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes", builder.name));
+        }
+        if let Some(why) = name_problem(&builder.name) {
+            return Err(invalid!("invalid name {:?}: {why}", builder.name));
         }
         if let Some(Replica { ranks, .. }) = builder.replica
             && !(1..=REPLICA_RANKS_MAX).contains(&ranks)

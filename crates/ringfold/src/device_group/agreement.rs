@@ -2,6 +2,7 @@
 
 use crate::{Error, Group, GroupOp};
 use ringfold_proto::dtype::DType;
+use ringfold_proto::text::Printable;
 
 /// Bytes of a record: success flag, length, and data or error text.
 const RECORD_BYTES: usize = 1024;
@@ -43,7 +44,7 @@ pub(crate) fn decode(record: &[u8]) -> Result<Vec<u8>, String> {
     let text = text.get(..usize::from(u16::from_le_bytes(*length))).ok_or("invalid record")?;
     match status {
         1 => Ok(text.to_vec()),
-        _ => Err(String::from_utf8_lossy(text).into_owned()),
+        _ => Err(Printable(String::from_utf8_lossy(text)).to_string()),
     }
 }
 

@@ -7,6 +7,8 @@ use ringfold_fabric::clock;
 use ringfold_proto::event::{Event, Level, OpTally, PeerEvent};
 use ringfold_proto::id::OpId;
 use ringfold_proto::message::Outcome;
+pub use ringfold_proto::text::Printable;
+use ringfold_proto::text::printable;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -251,28 +253,5 @@ impl Write for JsonText<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn printable(c: char) -> char {
-    if c.is_control() { '\u{fffd}' } else { c }
-}
-
-/// Text of peers without control characters, which could control a terminal or forge a line.
-#[derive(Clone, Copy, Debug)]
-pub struct Printable<T>(pub T);
-
-impl<T: fmt::Display> fmt::Display for Printable<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Filter<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl Write for Filter<'_, '_> {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                if !text.chars().any(char::is_control) {
-                    return self.0.write_str(text);
-                }
-                text.chars().try_for_each(|c| self.0.write_char(printable(c)))
-            }
-        }
-        write!(Filter(f), "{}", self.0)
     }
 }

@@ -5,15 +5,16 @@
 
 use crate::Error;
 use crate::error::invalid;
-use ringfold_fabric::clock::Clock;
+use ringfold_fabric::clock::{self, Clock};
 use ringfold_fabric::poller::Poller;
 use ringfold_proto::coordinator::LeaseState;
 use ringfold_proto::id::Term;
 use ringfold_proto::limits::MASTERS_MAX;
+use ringfold_proto::text::Printable;
 use ringfold_proto::time::Time;
 use serde_json::{Value, json};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -31,6 +32,9 @@ const REQUEST_MAX: Duration = Duration::from_millis(1500);
 
 /// The end of a lease is assumed this much earlier than its time to live says.
 const MARGIN: Duration = Duration::from_millis(500);
+
+/// A shorter suspension of this host is within the margin, and may be an error of measurement.
+const SUSPENDED_MIN: Duration = Duration::from_millis(50);
 
 /// Most bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -68,7 +72,10 @@ impl EtcdAddress {
 
 /// Holds the lease, or asks for it, on a thread of its own.
 pub(super) struct EtcdLease {
-    states: Receiver<LeaseState>,
+    /// Each with [`clock::suspended`] before etcd was asked.
+    states: Receiver<(LeaseState, Duration)>,
+    /// The last one.
+    last: Option<(LeaseState, Duration)>,
     has_begun: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -85,11 +92,11 @@ impl EtcdLease {
         let body = move || {
             let mut is_failing = false;
             while !end.load(Ordering::Acquire) {
-                let began = Instant::now();
+                let (began, suspended) = (Instant::now(), clock::suspended());
                 match holder.step(begun.load(Ordering::Acquire)) {
                     Ok(state) => {
                         is_failing = false;
-                        if sender.send(state).is_err() {
+                        if sender.send((state, suspended)).is_err() {
                             break;
                         }
                         poller.kick();
@@ -106,12 +113,26 @@ impl EtcdLease {
             holder.release();
         };
         let thread = std::thread::Builder::new().name("ringfold-lease".into()).spawn(body)?;
-        Ok(Self { states, has_begun, ends, thread: Some(thread) })
+        Ok(Self { states, last: None, has_begun, ends, thread: Some(thread) })
     }
 
-    /// The next state.
+    /// The next state. It ends as much earlier as this host was suspended since etcd was asked, which the time of the machine does
+    /// not count.
     pub fn next_state(&mut self) -> Option<LeaseState> {
-        self.states.try_recv().ok()
+        self.next_state_after(clock::suspended())
+    }
+
+    fn next_state_after(&mut self, suspended: Duration) -> Option<LeaseState> {
+        let slept = |at: Duration| suspended.saturating_sub(at);
+        let (mut state, at) = match self.states.try_recv() {
+            Ok(new) => new,
+            Err(_) => self.last.take_if(|(_, at)| slept(*at) >= SUSPENDED_MIN)?,
+        };
+        if let LeaseState::Held { until, .. } = &mut state {
+            *until = Time(until.0.saturating_sub(slept(at).as_nanos() as u64));
+        }
+        self.last = Some((state, suspended));
+        Some(state)
     }
 
     /// The run has members: a master that takes over waits for them.
@@ -156,8 +177,9 @@ impl Holder {
             }
             return Ok(LeaseState::Held { term, until, has_members: has_begun });
         }
-        let lease = self.client.grant()?;
+        // Etcd counts from some time between the request and the answer.
         let until = self.until();
+        let lease = self.client.grant()?;
         let (key, begun) = (self.client.key("active"), self.client.key("begun"));
         let taken = self.client.take(&key, &self.me.to_string(), &lease, &begun)?;
         let state = match taken {
@@ -199,7 +221,7 @@ enum Taken {
 enum EtcdError {
     #[error("{0}: {1}")]
     Unreachable(String, io::Error),
-    #[error("unexpected answer of {0}: {1}")]
+    #[error("unexpected answer of {}: {}", .0, Printable(.1))]
     Answer(String, String),
 }
 
@@ -291,8 +313,8 @@ fn post(endpoint: &str, path: &str, body: &str) -> io::Result<String> {
         left if left.is_zero() => Err(io::Error::from(ErrorKind::TimedOut)),
         left => Ok(left),
     };
-    let address = endpoint.to_socket_addrs()?.next().ok_or(ErrorKind::NotFound)?;
-    let mut stream = TcpStream::connect_timeout(&address, left()?)?;
+    let addresses: Vec<_> = endpoint.to_socket_addrs()?.collect();
+    let mut stream = connect(&addresses, left()?)?;
     stream.set_write_timeout(Some(left()?))?;
     let bytes = body.len();
     write!(
@@ -321,6 +343,18 @@ fn post(endpoint: &str, path: &str, body: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(body).into_owned())
 }
 
+/// Connects to the first address that answers. Each gets an equal share of the time.
+fn connect(addresses: &[SocketAddr], left: Duration) -> io::Result<TcpStream> {
+    let mut failure = ErrorKind::NotFound.into();
+    for address in addresses {
+        match TcpStream::connect_timeout(address, left / addresses.len() as u32) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 fn body_of(answer: &[u8]) -> Option<&[u8]> {
     answer.windows(4).position(|window| window == b"\r\n\r\n").map(|at| &answer[at + 4..])
 }
@@ -347,6 +381,7 @@ fn base64(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn addresses_have_hosts_ports_and_a_path() {
@@ -362,5 +397,67 @@ mod tests {
     #[test]
     fn keys_are_encoded_as_base64() {
         assert_eq!(["", "f", "fo", "foo", "foob"].map(base64), ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+    }
+
+    #[test]
+    fn the_time_of_a_lease_counts_from_the_request_and_not_from_a_late_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let clock = Clock::start();
+        let etcd = std::thread::spawn(move || {
+            let answer = |delay: Duration, body: &str| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+                // The grant is decided when the request has arrived.
+                while !request.ends_with(b"}") {
+                    let read = stream.read(&mut piece).unwrap();
+                    request.extend_from_slice(&piece[..read]);
+                }
+                let arrived = clock.now();
+                std::thread::sleep(delay);
+                write!(stream, "HTTP/1.0 200 OK\r\n\r\n{body}").unwrap();
+                arrived
+            };
+            let granted = answer(Duration::from_millis(300), r#"{"ID":"7","TTL":"4"}"#);
+            answer(Duration::ZERO, r#"{"header":{"revision":"5"},"succeeded":true,"responses":[{},{}]}"#);
+            granted
+        });
+        let address = EtcdAddress { endpoints: vec![endpoint], path: "run".into() };
+        let client = Client { address, next: 0 };
+        let mut holder = Holder { client, me: 0, clock, held: None, wrote_begun: false };
+        let state = holder.step(false).unwrap();
+        holder.held = None;
+        let LeaseState::Held { until, term: Term(5), .. } = state else { panic!("{state:?}") };
+        assert!(until <= etcd.join().unwrap() + (Duration::from_secs(TTL_SECONDS) - MARGIN));
+    }
+
+    #[test]
+    fn time_in_which_the_host_was_suspended_counts() {
+        let (sender, states) = mpsc::channel();
+        let (has_begun, ends) = (Arc::default(), Arc::default());
+        let mut lease = EtcdLease { states, last: None, has_begun, ends, thread: None };
+        let seconds = Duration::from_secs;
+        let held = |until: u64| LeaseState::Held {
+            term: Term(1),
+            until: Time::ZERO + seconds(until),
+            has_members: true,
+        };
+        sender.send((held(100), seconds(7))).unwrap();
+        assert_eq!(lease.next_state_after(seconds(7)), Some(held(100)));
+        assert_eq!(lease.next_state_after(seconds(7) + SUSPENDED_MIN / 2), None);
+        assert_eq!(lease.next_state_after(seconds(17)), Some(held(90)));
+        assert_eq!(lease.next_state_after(seconds(17)), None);
+        // Etcd was asked before the suspension, and has answered after it.
+        sender.send((held(103), seconds(17))).unwrap();
+        assert_eq!(lease.next_state_after(seconds(20)), Some(held(100)));
+        assert!(clock::suspended() < seconds(u64::from(u32::MAX)), "it can be read");
+    }
+
+    #[test]
+    fn all_addresses_of_a_name_are_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (open, closed) = (listener.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        assert!(connect(&[closed, open], REQUEST_MAX).is_ok());
+        assert!(connect(&[closed], REQUEST_MAX).is_err() && connect(&[], REQUEST_MAX).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Observers and operators that are connected to the master.
 
 use super::limits;
+use super::server::is_revoked;
 use crate::control::ControlConnection;
 use ringfold_fabric::connection::Connection;
 use ringfold_fabric::poller::Token;
@@ -9,6 +10,10 @@ use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use ringfold_proto::time::Time;
 use std::collections::HashMap;
 use std::io;
+
+/// Why a command is not carried out.
+const NOT_ALLOWED: &str =
+    "an observer may not change the run, nor an operator whose certificate was revoked or has expired";
 
 /// The connections of observers.
 #[derive(Debug, Default)]
@@ -22,6 +27,13 @@ struct Observer {
     may_command: bool,
     /// It is closed if it has asked nothing until then.
     until: Time,
+}
+
+impl Observer {
+    /// Whether it is an operator, and still trusted: its certificate may have been revoked a moment ago.
+    fn may_command(&self) -> bool {
+        self.may_command && self.control.connection.peer_identity().is_none_or(|identity| identity.is_ok())
+    }
 }
 
 impl Observers {
@@ -59,8 +71,8 @@ impl Observers {
                 && let Some(request) = observer.control.receive()?
             {
                 observer.until = now + limits::OBSERVER_IDLE_MAX;
-                let reply = match request.is_command() && !observer.may_command {
-                    true => ObserverAnswer::Refused("an observer may not change the run".into()),
+                let reply = match request.is_command() && !observer.may_command() {
+                    true => ObserverAnswer::Refused(NOT_ALLOWED.into()),
                     false => answer(request),
                 };
                 observer.control.send(&reply)?;
@@ -76,6 +88,11 @@ impl Observers {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.connections.values().map(|observer| observer.until).min()
+    }
+
+    /// Closes connections whose certificates were revoked.
+    pub(super) fn dismiss_revoked(&mut self) {
+        self.connections.retain(|_, observer| !is_revoked(&observer.control.connection));
     }
 
     /// Closes connections on which nothing is asked.

@@ -108,7 +108,9 @@ impl MasterOptions {
     /// The HTTP server, if there is to be one: its ports are bound.
     pub(super) fn bind_http(&self) -> Result<Option<(BoundHttp, Access)>, Error> {
         let Some(address) = self.http.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
-        let access = Access { admin: self.admin_token.clone(), read: self.http_token.clone() };
+        let mut hosts: Vec<_> = self.settings.list(&table::HTTP_HOSTS).map(str::to_owned).collect();
+        hosts.push(address.to_owned());
+        let access = Access { admin: self.admin_token.clone(), read: self.http_token.clone(), hosts };
         let bound = BoundHttp::bind(address)?;
         let open = bound.addresses().into_iter().find(|address| protection::is_off_loopback(address.ip()));
         if let Some(address) = open {

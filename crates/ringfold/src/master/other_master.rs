@@ -1,21 +1,22 @@
 //! Connections between the masters of a run. Each master sends on connections that it has dialled, and receives on the others.
 
 use super::limits;
+use super::server::is_revoked;
 use crate::control::ControlConnection;
+use crate::master_address::MasterAddress;
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use ringfold_fabric::poller::{Poller, Token};
 use ringfold_proto::coordinator::MasterMessage;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::id::{PeerId, RunId};
 use ringfold_proto::time::Time;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The connection that this master has dialled to another one.
 #[derive(Debug)]
 pub(super) struct OtherMaster {
     me: PeerId,
-    addresses: Vec<SocketAddr>,
+    address: MasterAddress,
     state: State,
 }
 
@@ -28,8 +29,8 @@ enum State {
 
 impl OtherMaster {
     /// Not connected. `me` is the id that belongs to this master's keys.
-    pub fn new(me: PeerId, addresses: Vec<SocketAddr>) -> Self {
-        Self { me, addresses, state: State::Down { redial_at: Time::ZERO } }
+    pub fn new(me: PeerId, address: MasterAddress) -> Self {
+        Self { me, address, state: State::Down { redial_at: Time::ZERO } }
     }
 
     /// Whether a token belongs to it.
@@ -68,7 +69,7 @@ impl OtherMaster {
                     target: DialTarget::other_master(),
                     secret: secret.clone(),
                 };
-                let addresses = self.addresses.iter().copied();
+                let addresses = self.address.addresses();
                 let timing = DialTiming { answer_max: limits::MASTER_ANSWER_MAX, ..DialTiming::of(poller) };
                 self.state =
                     State::Dialing(Box::new(Dialer::new(now, addresses, credentials, timing, poller)));
@@ -78,7 +79,8 @@ impl OtherMaster {
             State::Dialing(dialer) => match dialer.advance(now) {
                 Ok(Some(Dialed { connection, .. })) => {
                     self.state = State::Up(Box::new(ControlConnection::new(connection)));
-                    true
+                    self.dismiss_revoked(now);
+                    matches!(self.state, State::Up(_))
                 }
                 Ok(None) => false,
                 Err(error) => {
@@ -107,7 +109,16 @@ impl OtherMaster {
         }
     }
 
+    /// Closes the connection if the certificate of its other end was revoked.
+    pub fn dismiss_revoked(&mut self, now: Time) {
+        if matches!(&self.state, State::Up(control) if is_revoked(&control.connection)) {
+            self.fail(now);
+        }
+    }
+
     fn fail(&mut self, now: Time) {
+        // It may have moved.
+        self.address.refresh();
         self.state = State::Down { redial_at: now + limits::MASTER_REDIAL };
     }
 }

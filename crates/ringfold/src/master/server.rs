@@ -18,6 +18,7 @@ use crate::Error;
 use crate::control::ControlConnection;
 use crate::doctor::DoctorService;
 use crate::journal::{Source, SourceKind};
+use crate::master_address::MasterAddress;
 use crate::process_name::process_name;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::Connection;
@@ -107,9 +108,10 @@ impl Server {
         let start = |address| EtcdLease::start(address, list.me, clock, poller.clone()).map_err(failed);
         let lease = plan.etcd()?.map(start).transpose()?;
         let (timing, tuning) = (plan.timing, plan.tuning);
-        let others = (0..).zip(&list.addresses).filter(|(index, _)| *index != list.me && lease.is_none());
-        let others =
-            others.map(|(index, addresses)| (index, OtherMaster::new(me, addresses.clone()))).collect();
+        let named = plan.masters.iter().zip(&list.addresses);
+        let named = named.map(|(name, addresses)| MasterAddress::new(name, addresses.clone()));
+        let others = (0..).zip(named).filter(|(index, _)| *index != list.me && lease.is_none());
+        let others = others.map(|(index, address)| (index, OtherMaster::new(me, address))).collect();
         let machine = Coordinator::new(
             MasterConfig {
                 timing,
@@ -176,6 +178,10 @@ impl Server {
             self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
             turns.fetch_add(1, Ordering::Release);
             let now = self.clock.now();
+            // First: a master that was suspended must not decide anything.
+            while let Some(state) = self.lease.as_mut().and_then(EtcdLease::next_state) {
+                self.machine.handle_lease(now, state);
+            }
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
             }
@@ -183,9 +189,6 @@ impl Server {
                 self.handle_ready(now, token);
             }
             self.expire(now);
-            while let Some(state) = self.lease.as_mut().and_then(EtcdLease::next_state) {
-                self.machine.handle_lease(now, state);
-            }
             while let Some((ticket, answer)) = self.tours.answer() {
                 self.machine.handle_tour(now, ticket, answer);
             }
@@ -308,34 +311,44 @@ impl Server {
             }
         }
         if let Err(error) = received {
-            let from = *from;
-            self.from_masters.remove(&token);
             tracing::debug!(target: "ringfold::master", "lost the connection of another master: {error}");
-            if let Some(from) =
-                from.filter(|from| self.from_masters.values().all(|(_, other)| *other != Some(*from)))
-            {
-                self.machine.handle_master_lost(now, from);
-            }
+            self.forget_master(now, token);
         }
     }
 
-    /// Closes the connections of peers whose certificate was revoked since they connected.
+    fn forget_master(&mut self, now: Time, token: Token) {
+        let from = self.from_masters.remove(&token).and_then(|(_, from)| from);
+        let is_last = |from: &u16| self.from_masters.values().all(|(_, other)| *other != Some(*from));
+        if let Some(from) = from.filter(is_last) {
+            self.machine.handle_master_lost(now, from);
+        }
+    }
+
+    /// Closes all connections of ends whose certificate was revoked since they connected.
     fn dismiss_revoked(&mut self, now: Time) {
         let version = self.security.version();
         if core::mem::replace(&mut self.certificates, version) == version {
             return;
         }
-        let identity = |peer: &PeerConnection| peer.control.connection.peer_identity();
-        let is_revoked = |peer: &PeerConnection| identity(peer) == Some(Err(CertificateProblem::Revoked));
-        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(peer)).map(|(conn, _)| *conn);
-        for conn in revoked.collect::<Vec<_>>() {
+        let revoked = self.peers.iter().filter(|(_, peer)| is_revoked(&peer.control.connection));
+        for conn in revoked.map(|(conn, _)| *conn).collect::<Vec<_>>() {
             self.dismiss(now, conn, "its certificate was revoked".into());
         }
+        let revoked = self.from_masters.iter().filter(|(_, (control, _))| is_revoked(&control.connection));
+        for token in revoked.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.forget_master(now, token);
+        }
+        self.others.values_mut().for_each(|other| other.dismiss_revoked(now));
+        self.observers.dismiss_revoked();
     }
 
     fn take_outcomes(&mut self, now: Time) {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
+                // The list was read again during its handshake.
+                Outcome::Established(_, connection, from) if is_revoked(&connection) => {
+                    tracing::warn!(target: "ringfold::master", "rejected connection from {from}: its certificate was revoked");
+                }
                 Outcome::Established(established, connection, _)
                     if established.purpose == Purpose::Masters =>
                 {
@@ -553,6 +566,11 @@ impl Server {
         self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
+}
+
+/// Whether the certificate of the other end was revoked since the connection was made.
+pub(super) fn is_revoked(connection: &Connection) -> bool {
+    connection.peer_identity() == Some(Err(CertificateProblem::Revoked))
 }
 
 /// Whether somebody who watches the run should hear of it at once.

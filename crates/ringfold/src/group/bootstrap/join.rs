@@ -13,6 +13,7 @@ use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::segment::Ticket;
 use ringfold_proto::handshake::{DialTarget, Identity};
 use ringfold_proto::id::RunId;
+use ringfold_proto::text::Printable;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -79,7 +80,7 @@ impl From<DialError> for JoinError {
 }
 
 fn failed(why: String) -> JoinError {
-    JoinError::Final(Error::BootstrapFailed(why))
+    JoinError::Final(Error::BootstrapFailed(Printable(why).to_string()))
 }
 
 /// Where rank 0 may listen.
@@ -211,7 +212,7 @@ fn attempt(
     let unexpected = || JoinError::Retry("unexpected message".into());
     match receive(&mut rank_0, &poller, local, local.deadline)? {
         Reply::Joined => {}
-        Reply::Rejected { why, retryable: true } => return Err(JoinError::Retry(why)),
+        Reply::Rejected { why, retryable: true } => return Err(JoinError::Retry(Printable(why).to_string())),
         Reply::Rejected { why, retryable: false } => return Err(failed(why)),
         Reply::Welcome { .. } | Reply::Begin { .. } => return Err(unexpected()),
     }

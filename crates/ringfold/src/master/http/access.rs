@@ -3,6 +3,7 @@
 use super::request::Request;
 use super::response::Response;
 use ringfold_fabric::join_token::JoinToken;
+use std::net::IpAddr;
 
 /// The tokens of the server.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub(in crate::master) struct Access {
     pub admin: JoinToken,
     /// Of readers. Without one everybody may read.
     pub read: JoinToken,
+    /// The names of this server, with or without a port. Addresses and `localhost` need not be listed.
+    pub hosts: Vec<String>,
 }
 
 /// What a client may do.
@@ -48,6 +51,19 @@ impl Access {
         })
     }
 
+    /// Why a request to another name is not answered: a page of another site whose name resolves to this host could read it.
+    pub(super) fn refuse_host(&self, request: &Request) -> Option<Response> {
+        // Browsers send it.
+        let host = name_of(request.host.as_deref()?);
+        let is_own = |own: &String| name_of(own).eq_ignore_ascii_case(host);
+        let is_known = host.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(is_own);
+        let why = "this host name is not one of this server: add it to http_hosts (RINGFOLD_HTTP_HOSTS) of the master, or use \
+                   its address";
+        (!is_known).then(|| Response::error(403, why))
+    }
+
     /// Why the sender may not read, if it may not.
     pub(super) fn refuse_read(&self, request: &Request) -> Option<Response> {
         let why = "a token is needed to read: send it as Authorization: Bearer, or enter it on the web page";
@@ -82,6 +98,13 @@ impl Access {
     }
 }
 
+/// The host without its port.
+fn name_of(host: &str) -> &str {
+    // Colons of an address are in brackets.
+    let split = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+    split.map_or(host, |(name, _)| name).trim_matches(['[', ']', '.'])
+}
+
 /// Whether a browser sent this for a page of this server, or something else than a browser sent it.
 fn is_of_same_site(request: &Request) -> bool {
     let site = request.fetch_site.as_deref();
@@ -109,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_command_needs_the_token_json_and_the_same_site() {
-        let access = Access { admin: "boss".into(), read: "".into() };
+        let access = Access { admin: "boss".into(), read: "".into(), hosts: Vec::new() };
         let status = |headers: &str| access.refuse_command(&request(headers)).map(|response| response.status);
         let (token, json) =
             ("Authorization: Bearer boss\r\n", "Content-Type: application/json; charset=utf-8\r\n");
@@ -125,19 +148,36 @@ mod tests {
         for other in ["Origin: http://evil:1\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"] {
             assert_eq!(status(&format!("{token}{json}{other}")), Some(403), "{other}");
         }
-        let closed = Access { admin: "".into(), read: "".into() };
+        let closed = Access { admin: "".into(), read: "".into(), hosts: Vec::new() };
         assert_eq!(closed.refuse_command(&request(&format!("{token}{json}"))).unwrap().status, 403);
         assert_eq!(closed.refuse_command(&request("Authorization: Bearer \r\n")).unwrap().status, 403);
     }
 
     #[test]
     fn everybody_reads_unless_there_is_a_token_for_it() {
-        let open = Access { admin: "boss".into(), read: "".into() };
+        let open = Access { admin: "boss".into(), read: "".into(), hosts: Vec::new() };
         assert_eq!(open.role(&request("")), Role::Reader);
-        let closed = Access { admin: "boss".into(), read: "reader".into() };
+        let closed = Access { admin: "boss".into(), read: "reader".into(), hosts: Vec::new() };
         assert_eq!(closed.role(&request("")), Role::Nobody);
         assert_eq!(closed.role(&request("Authorization: Bearer reader\r\n")), Role::Reader);
         assert_eq!(closed.role(&request("Authorization: Bearer boss\r\n")), Role::Admin);
         assert_eq!(closed.refuse_command(&request("Authorization: Bearer reader\r\n")).unwrap().status, 403);
+    }
+
+    #[test]
+    fn only_requests_to_a_name_of_the_server_are_answered() {
+        let access =
+            Access { admin: "".into(), read: "".into(), hosts: vec!["head.lab".into(), "h:9".into()] };
+        let refusal = |host: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            access.refuse_host(&Request::take(&mut text.as_bytes()).unwrap().unwrap())
+        };
+        let own = ["127.0.0.1:1", "10.0.0.7", "[::1]:48180", "LocalHost:1", "localhost.", "HEAD.lab:7", "h"];
+        for host in own {
+            assert!(refusal(host).is_none(), "{host}");
+        }
+        for host in ["evil.example:48180", "head.lab.evil.example", "127.0.0.1.evil.example", "[::1", ""] {
+            assert_eq!(refusal(host).map(|response| response.status), Some(403), "{host}");
+        }
     }
 }

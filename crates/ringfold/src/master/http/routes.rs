@@ -45,6 +45,9 @@ struct Drain {
 
 /// What is to be done for a request.
 pub(super) fn plan(access: &Access, request: &Request) -> Plan {
+    if let Some(refusal) = access.refuse_host(request) {
+        return Plan::Answer(refusal);
+    }
     let is_command = matches!(request.path.as_str(), "/api/evict" | "/api/drain");
     match (request.method, is_command) {
         (Method::Post, true) => command(access, request).unwrap_or_else(Plan::Answer),

@@ -49,9 +49,9 @@ impl Server {
             Question::Evict { peer, reason } => {
                 let Some(machine) = self.machine.machine() else { return Reply::Refused(STANDS_BY.into()) };
                 match machine.find_peer(&peer) {
-                    Ok(id) => {
-                        self.machine.evict(now, id, &reason);
-                        Reply::Done(format!("{peer} is evicted"))
+                    Ok(found) => {
+                        self.machine.evict(now, found.peer, &reason);
+                        Reply::Done(format!("{found} ({}) is evicted", found.peer.short()))
                     }
                     Err(why) => Reply::Refused(why),
                 }
