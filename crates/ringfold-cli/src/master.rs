@@ -96,9 +96,9 @@ impl MasterArguments {
         let signals = Signals::catch()?;
         let master = Arc::new(Master::builder().settings(given).try_build()?);
         master.run()?;
-        let line = self.announce(&master.addresses(), settings.is_set(&table::LISTEN))?;
+        let line = self.announce(&master.addresses(), settings.is_set(&table::LISTEN));
         for address in master.http_addresses() {
-            serving::print_line(&format!("{HTTP_LISTENING}{address}"))?;
+            serving::announce(&format!("{HTTP_LISTENING}{address}"));
         }
         let manager = ServiceManager::from_environment();
         manager.ready(&line);
@@ -139,13 +139,13 @@ impl MasterArguments {
     }
 
     /// Prints the addresses, also for programs that need the port. Returns the line.
-    fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> Result<String> {
+    fn announce(&self, addresses: &[SocketAddr], is_chosen: bool) -> String {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         // A dual-stack socket looks like an IPv6 socket.
         let note = if !is_chosen && addresses.iter().all(SocketAddr::is_ipv6) { " (and IPv4)" } else { "" };
         let line = format!("{LISTENING}{}{note}", texts.join(", "));
-        serving::print_line(&line)?;
-        Ok(line)
+        serving::announce(&line);
+        line
     }
 }
 

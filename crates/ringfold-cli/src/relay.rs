@@ -51,7 +51,7 @@ impl RelayArguments {
         let relay = Arc::new(Relay::builder().settings(given).start()?);
         let texts: Vec<_> = relay.addresses().iter().map(SocketAddr::to_string).collect();
         let line = format!("{LISTENING}{}", texts.join(", "));
-        serving::print_line(&line)?;
+        serving::announce(&line);
         let manager = ServiceManager::from_environment();
         manager.ready(&line);
         let interrupted = relay.clone();
@@ -61,7 +61,7 @@ impl RelayArguments {
         })?;
         relay.wait().context("the relay failed")?;
         let done = relay.statistics();
-        serving::print_line(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs))?;
+        serving::announce(&format!("relayed {} bytes between {} pairs", done.bytes, done.pairs));
         Ok(SUCCESS)
     }
 

@@ -134,6 +134,13 @@ pub(crate) fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Prints a line for a process that serves, which goes on if standard output is closed.
+pub(crate) fn announce(line: &str) {
+    if let Err(error) = print_line(line) {
+        tracing::warn!("{error:#}; going on without: {line}");
+    }
+}
+
 /// Prints a line that programs may wait for.
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();

@@ -56,6 +56,8 @@ pub struct Connection {
     /// Bytes of the first piece that were sent.
     sent: usize,
     queued_bytes: usize,
+    /// Of them, those that are kept here: not the payloads of puts, which wait in the memory of their owners.
+    kept_bytes: usize,
 }
 
 /// Bytes that are sent together.
@@ -132,6 +134,7 @@ impl Connection {
             output: VecDeque::new(),
             sent: 0,
             queued_bytes: 0,
+            kept_bytes: 0,
         })
     }
 
@@ -240,6 +243,7 @@ impl Connection {
             return;
         }
         self.queued_bytes += bytes.len();
+        self.kept_bytes += bytes.len();
         match self.output.back_mut() {
             Some(Piece::Bytes(last)) => last.extend_from_slice(bytes),
             _ => self.output.push_back(Piece::Bytes(bytes.to_vec())),
@@ -249,6 +253,7 @@ impl Connection {
     /// Queues bytes ahead of all frames that have not begun to leave. A frame is some bytes, or some bytes and a put.
     pub fn send_urgently(&mut self, bytes: Vec<u8>) {
         self.queued_bytes += bytes.len();
+        self.kept_bytes += bytes.len();
         let begins = self.sent == 0 && matches!(self.output.front(), Some(Piece::Bytes(_)));
         let end_of_first = self.output.iter().position(|piece| matches!(piece, Piece::Leased(..)));
         let at = if begins { 0 } else { end_of_first.map_or(self.output.len(), |put| put + 1) };
@@ -282,7 +287,7 @@ impl Connection {
 
     /// Sends what can be sent now, and collects the tickets of puts that have left.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
-        if self.queued_bytes > limits::QUEUED_BYTES_MAX {
+        if self.kept_bytes > limits::QUEUED_BYTES_MAX {
             return Err(CloseReason::Backlogged.into());
         }
         let mut is_flushed = self.transport.flush()?;
@@ -381,8 +386,9 @@ impl Connection {
         while let Some(piece) = self.output.pop_front_if(|piece| piece.len() <= self.sent) {
             self.sent -= piece.len();
             self.queued_bytes -= piece.len();
-            if let Piece::Leased(_, Some(ticket)) = piece {
-                flushed.push(ticket);
+            match piece {
+                Piece::Bytes(bytes) => self.kept_bytes -= bytes.len(),
+                Piece::Leased(_, ticket) => flushed.extend(ticket),
             }
         }
     }
@@ -450,7 +456,7 @@ impl Connection {
 
     /// Drops the queued output. Returns the tickets of its puts.
     pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
-        (self.queued_bytes, self.sent) = (0, 0);
+        (self.queued_bytes, self.kept_bytes, self.sent) = (0, 0, 0);
         self.output.drain(..).filter_map(|piece| match piece {
             Piece::Leased(_, ticket) => ticket,
             Piece::Bytes(_) => None,

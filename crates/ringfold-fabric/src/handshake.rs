@@ -6,7 +6,7 @@ use crate::transport::Transport;
 use ringfold_proto::handshake::{
     AcceptorHandshake, DialerHandshake, Established, HandshakeError, Secret, SecretLookup,
 };
-use ringfold_proto::hello::{ConnectionRejection, Hello, Verdict, Welcome};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose, Verdict, Welcome};
 use ringfold_proto::time::Time;
 use std::io;
 use std::sync::Arc;
@@ -46,12 +46,14 @@ pub struct Rejection {
     pub retryable: bool,
     /// The error of the protocol, if there is one.
     pub error: Option<HandshakeError>,
+    /// What an incoming connection was for, if its hello has arrived.
+    pub purpose: Option<Purpose>,
 }
 
 impl Rejection {
     /// A failure that may not happen again.
     pub fn retryable(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), retryable: true, error: None }
+        Self { reason: reason.to_string(), retryable: true, error: None, purpose: None }
     }
 
     /// Whether the peer that was meant has refused, and will again at its other addresses. A stranger at one of the
@@ -77,7 +79,7 @@ impl Rejection {
 
 impl From<HandshakeError> for Rejection {
     fn from(error: HandshakeError) -> Self {
-        Self { reason: error.to_string(), retryable: error.is_retryable(), error: Some(error) }
+        Self { reason: error.to_string(), retryable: error.is_retryable(), error: Some(error), purpose: None }
     }
 }
 

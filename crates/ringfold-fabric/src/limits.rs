@@ -78,7 +78,8 @@ pub const LONG_STREAM_BYTES: usize = 128 * 1024;
 /// Early frames of a link, per stream.
 pub const EARLY_FRAMES_PER_STREAM_MAX: usize = 64;
 
-/// Bytes that may be queued on one socket. Data is bounded by credit and stays far below this.
+/// Bytes of messages and heads that may be queued on one socket. Payloads wait in the memory of their owners, and do not count:
+/// their puts end when they have left.
 pub const QUEUED_BYTES_MAX: usize = 256 << 20;
 
 /// Pieces that one write takes at most.

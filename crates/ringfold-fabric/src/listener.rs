@@ -10,7 +10,7 @@
 mod crowd;
 mod sockets;
 
-pub use crowd::Occupant;
+pub use crowd::{Occupant, crowd, source};
 pub use sockets::{BindError, ListenAddress, ListeningSockets};
 
 use crate::closing::ClosingConnections;
@@ -21,7 +21,6 @@ use crate::poller::{Poller, Token};
 use crate::quic::QuicEndpoint;
 use crate::random;
 use crate::transport::Transport;
-pub(crate) use crowd::source;
 use ringfold_proto::handshake::{AcceptorHandshake, Established, Identity, SecretLookup};
 use ringfold_proto::hello::Hello;
 use ringfold_proto::time::Time;
@@ -267,7 +266,7 @@ impl Listener {
         if step.is_err() {
             self.note_wasted(now, &incoming);
         }
-        let Incoming { handshake, from, .. } = incoming;
+        let Incoming { handshake, from, hello, .. } = incoming;
         let connection = handshake.into_connection();
         match step {
             Ok(None) => {}
@@ -275,6 +274,7 @@ impl Listener {
                 self.outcomes.push_back(Outcome::Established(established, connection, from));
             }
             Err(rejection) => {
+                let rejection = Rejection { purpose: hello.map(|hello| hello.purpose), ..rejection };
                 self.outcomes.push_back(Outcome::Rejected(from, rejection));
                 self.closing.close(now, connection);
             }

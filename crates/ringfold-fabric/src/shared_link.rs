@@ -60,10 +60,11 @@ enum Waiting {
 }
 
 impl Waiting {
+    /// Without the payload, which waits in the memory of its owner.
     fn bytes(&self) -> usize {
         match self {
             Self::Message(bytes) => bytes.len(),
-            Self::Frame(head, payload, _) => head.len() + payload.len(),
+            Self::Frame(head, ..) => head.len(),
         }
     }
 }

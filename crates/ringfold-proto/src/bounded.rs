@@ -17,6 +17,10 @@ use crate::message::{
 use crate::network::Network;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use crate::text::{name_problem, unprintable_problem};
+use core::fmt;
+use core::marker::PhantomData;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A message with limits.
 ///
@@ -131,6 +135,7 @@ impl Bounded for Numbered<ToPeer> {
             | ToPeer::Restoring { .. }
             | ToPeer::Restored { .. }
             | ToPeer::Demoted
+            | ToPeer::Report
             | ToPeer::Examine { .. }
             | ToPeer::Heartbeat => Ok(()),
         }
@@ -177,6 +182,30 @@ impl Bounded for LinkMessage {
     }
 }
 
+/// Decodes a list, unless it claims more than `MAX` elements: then none of them is decoded.
+pub(crate) fn list<'de, const MAX: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
+    from.deserialize_seq(ListVisitor::<MAX, T>(PhantomData))
+}
+
+struct ListVisitor<const MAX: usize, T>(PhantomData<T>);
+
+impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for ListVisitor<MAX, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX} elements")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<Vec<T>, A::Error> {
+        match elements.size_hint() {
+            Some(count) if count <= MAX => Vec::deserialize(SeqAccessDeserializer::new(elements)),
+            count => Err(A::Error::invalid_length(count.unwrap_or(usize::MAX), &self)),
+        }
+    }
+}
+
 pub(crate) fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), LimitExceeded> {
     if found <= max { Ok(()) } else { Err(LimitExceeded { what, found, max }) }
 }
@@ -217,6 +246,8 @@ fn check_resume(resume: &Resume) -> Result<(), LimitExceeded> {
     at_most("certificate chains", resume.chains.len(), limits::CHAINS_IN_RESUME_MAX)?;
     resume.chains.iter().try_for_each(check_chain)?;
     at_most("epochs", resume.epochs.len(), limits::EPOCHS_IN_RESUME_MAX)?;
+    let ops = resume.epochs.iter().map(|epoch| epoch.ops.len()).sum();
+    at_most("operations", ops, limits::OPS_IN_RESUME_MAX)?;
     resume.epochs.iter().try_for_each(|EpochRecord { description, ops, signature, .. }| {
         check_signature(signature.as_deref())?;
         check_description(description)?;
@@ -367,6 +398,16 @@ mod tests {
     use crate::message::Request;
     use crate::reduce_op::ReduceOp;
     use crate::shared_state::{StateEntry, SyncStrategy};
+
+    #[test]
+    fn a_longer_list_than_allowed_is_not_decoded() {
+        #[derive(serde::Deserialize)]
+        struct Listed(#[serde(deserialize_with = "list::<3, _, _>")] Vec<u16>);
+        let decode = |bytes: &[u8]| postcard::from_bytes(bytes).map(|Listed(list)| list).ok();
+        assert_eq!(decode(&[3, 7, 8, 9]), Some(vec![7, 8, 9]));
+        assert_eq!(decode(&[4, 7, 8, 9, 10]), None);
+        assert_eq!(decode(&[200, 1]), None);
+    }
 
     fn to_master(message: ToMaster) -> Result<(), LimitExceeded> {
         Numbered { number: 1, acknowledged: 0, message }.check()

@@ -136,12 +136,15 @@ impl OtherMaster {
     }
 }
 
-/// A peer that is connected while this master does not lead.
-#[derive(Clone, Debug)]
+/// A peer that is connected while this master does not lead. What a member reports when it returns is not kept: it may be long.
+#[derive(Clone, Debug, Default)]
 struct WaitingPeer {
     peer: PeerId,
-    first: Option<Numbered<ToMaster>>,
-    voter: VoterRecord,
+    /// Its first message, if it joins.
+    join: Option<Numbered<ToMaster>>,
+    /// Whether it has returned from a run.
+    is_returned: bool,
+    promised: Term,
     is_member: bool,
 }
 
@@ -263,8 +266,7 @@ impl Coordinator {
         match &mut self.role {
             Role::Leader(leadership) => leadership.handle_connected(now, conn, peer),
             _ => {
-                let voter = VoterRecord::default();
-                self.waiting.insert(conn, WaitingPeer { peer, first: None, voter, is_member: false });
+                self.waiting.insert(conn, WaitingPeer { peer, ..WaitingPeer::default() });
             }
         }
         self.advance(now);
@@ -311,6 +313,7 @@ impl Coordinator {
         self.waiting.remove(&conn);
         if let Role::Leader(leadership) = &mut self.role {
             leadership.conns.remove(&conn);
+            leadership.asked.remove(&conn);
             end(&mut leadership.machine, now, conn);
         }
         self.advance(now);

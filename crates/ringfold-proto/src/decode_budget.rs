@@ -12,7 +12,7 @@ use serde::de::{
 /// The memory that a message may still use.
 #[derive(Debug)]
 pub(crate) struct DecodeBudget {
-    left_bytes: usize,
+    pub(crate) left_bytes: usize,
     exceeded: bool,
 }
 

@@ -179,12 +179,13 @@ const MESSAGE: u8 = 2;
 pub struct ControlDecoder<T> {
     buffer: FrameBuffer,
     broken: Option<FrameError>,
+    message_bytes: usize,
     message: PhantomData<fn() -> T>,
 }
 
 impl<T> Default for ControlDecoder<T> {
     fn default() -> Self {
-        Self { buffer: FrameBuffer::default(), broken: None, message: PhantomData }
+        Self { buffer: FrameBuffer::default(), broken: None, message_bytes: 0, message: PhantomData }
     }
 }
 
@@ -204,13 +205,20 @@ impl<T: DeserializeOwned + Bounded> ControlDecoder<T> {
         self.buffer.bytes.len()
     }
 
+    /// Bytes of memory that the last message takes at most.
+    pub fn message_bytes(&self) -> usize {
+        self.message_bytes
+    }
+
     fn decode_next(&mut self, input: &mut &[u8]) -> Result<Option<T>, FrameError> {
         let Some(prefix) = self.buffer.collect(input, CONTROL_PREFIX_BYTES) else { return Ok(None) };
         let length = decode_length(prefix.first_chunk().expect("the prefix was collected"), T::BYTES_MAX)?;
         let Some(frame) = self.buffer.collect(input, CONTROL_PREFIX_BYTES + length) else {
             return Ok(None);
         };
-        let message = decode_message(&frame[CONTROL_PREFIX_BYTES..])?;
+        let (message, list_bytes) = decode_message(&frame[CONTROL_PREFIX_BYTES..])?;
+        // Texts are not longer than the frame.
+        self.message_bytes = length + list_bytes;
         self.buffer.finish(input, CONTROL_PREFIX_BYTES + length);
         Ok(Some(message))
     }
@@ -291,7 +299,7 @@ impl LinkDecoder {
         let Some(frame) = self.buffer.collect(input, prefix.buffered()) else { return Ok(None) };
         let body = &frame[LINK_PREFIX_BYTES..];
         let item = match prefix {
-            LinkPrefix::Message { .. } => LinkItem::Message(decode_message(body)?),
+            LinkPrefix::Message { .. } => LinkItem::Message(decode_message(body)?.0),
             LinkPrefix::Data { payload } => {
                 let header = DataHeader::decode(body).map_err(FrameError::Header)?;
                 if header.length as usize != payload {
@@ -384,7 +392,8 @@ fn decode_length(bytes: &[u8; 4], max: usize) -> Result<usize, FrameError> {
     if bytes <= max { Ok(bytes) } else { Err(FrameError::TooLong { bytes, max }) }
 }
 
-fn decode_message<T: DeserializeOwned + Bounded>(body: &[u8]) -> Result<T, FrameError> {
+/// Returns the message, and the bytes of memory of its lists.
+fn decode_message<T: DeserializeOwned + Bounded>(body: &[u8]) -> Result<(T, usize), FrameError> {
     let mut budget = DecodeBudget::new(T::DECODED_BYTES_MAX);
     let mut deserializer = postcard::Deserializer::from_bytes(body);
     let message = T::deserialize(Budgeted::new(&mut deserializer, &mut budget)).map_err(|_| {
@@ -399,7 +408,7 @@ fn decode_message<T: DeserializeOwned + Bounded>(body: &[u8]) -> Result<T, Frame
         return Err(FrameError::Trailing { bytes: rest.len() });
     }
     message.check()?;
-    Ok(message)
+    Ok((message, T::DECODED_BYTES_MAX - budget.left_bytes))
 }
 
 /// Appends `start`, the length and the message. An error leaves `out` unchanged.

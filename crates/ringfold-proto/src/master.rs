@@ -40,7 +40,7 @@ use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::network::Network;
 use crate::recovery::RecoverySettings;
 use crate::round::Round;
-use crate::session::{Receipt, Session};
+use crate::session::{Receipt, encoded_bytes};
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
@@ -52,7 +52,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use rejected_state::RejectedState;
 use restore::Restoration;
-use roster::Roster;
+use roster::{PeerRecord, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -316,6 +316,19 @@ impl Master {
         voting.chain(groups).chain(others.into_iter().flatten()).min()
     }
 
+    /// The bytes that are kept for each peer: what it reported when it returned, what it offers in a sync, and what it has not
+    /// acknowledged. Of a peer without a connection the id is returned.
+    pub fn held_bytes(&self) -> impl Iterator<Item = (Result<ConnId, PeerId>, usize)> + '_ {
+        let returned = self.restoration.as_ref().map(|restoration| &restoration.returned);
+        let held = move |record: &PeerRecord| {
+            let reported =
+                returned.and_then(|returned| returned.get(&record.peer)).map_or(0, |r| r.held_bytes);
+            let sync = self.groups.get(&record.join.group).and_then(|group| group.sync.as_ref());
+            record.session.outbox_bytes + reported + sync.map_or(0, |sync| sync.offered_bytes(record.peer))
+        };
+        self.roster.iter().map(move |record| (record.conn.ok_or(record.peer), held(record)))
+    }
+
     /// The accepted peers, oldest first.
     pub fn accepted(&self) -> Vec<PeerId> {
         self.roster.accepted().collect()
@@ -394,13 +407,17 @@ impl Master {
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
-        let bytes = Session::encoded_bytes(&message);
+        let bytes = encoded_bytes(&message);
         self.send_sized(peer, message, bytes);
     }
 
     /// Sends the same message to several peers.
     fn send_all(&mut self, peers: impl IntoIterator<Item = PeerId>, message: &ToPeer) {
-        let bytes = Session::encoded_bytes(message);
+        let mut bytes = encoded_bytes(message);
+        if let ToPeer::EpochProposed { description, .. } = message {
+            // All outboxes share them.
+            bytes -= encoded_bytes(&description.members);
+        }
         for peer in peers {
             self.send_sized(peer, message.clone(), bytes);
         }

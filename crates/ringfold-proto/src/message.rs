@@ -1,6 +1,7 @@
 //! The messages of control connections.
 #![allow(missing_docs)] // Fields are named for what they hold.
 
+use crate::bounded;
 use crate::cause::{Cause, Removal, Wait};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
@@ -8,6 +9,7 @@ use crate::descriptor::Descriptor;
 use crate::doctor::Finding;
 use crate::epoch::{Attributes, EpochDescription, MissingPair, ResumedOp};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, ReplicaId, Revision, Seq, Tag, Term};
+use crate::limits;
 use crate::network::{Measurement, Network};
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use core::fmt;
@@ -158,6 +160,7 @@ pub struct EpochRecord {
     /// A master's, if the run has certificates: that it was opened, or proposed.
     pub signature: Option<Box<Signature>>,
     /// Its undecided operations, and the outcomes that others may have missed.
+    #[serde(deserialize_with = "bounded::list::<{ limits::OPS_IN_RESUME_MAX }, _, _>")]
     pub ops: Vec<OpRecord>,
 }
 
@@ -186,6 +189,9 @@ pub struct Resume {
     pub charter_signature: Option<Box<Signature>>,
     /// The certificates of the masters that signed. The driver fills them in.
     pub chains: Vec<CertificateChain>,
+    /// Bytes of memory that it takes. The driver that received it fills them in.
+    #[serde(skip)]
+    pub held_bytes: usize,
 }
 
 /// A vote in a phase.
@@ -412,4 +418,6 @@ pub enum ToPeer {
     Redirect { addresses: Vec<SocketAddr> },
     /// Examine this host and the ways to the master and the neighbours; with [`Features::EXAMINE`](crate::hello::Features::EXAMINE).
     Examine { examination: u64 },
+    /// This master leads from now on, and has not kept what the peer reported when it returned: report it again.
+    Report,
 }

@@ -346,8 +346,9 @@ impl Peer {
             }
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
             ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
+            ToPeer::Report if !self.can_send => self.send_first(conn),
             // The driver handles examinations.
-            ToPeer::Heartbeat | ToPeer::Examine { .. } => {}
+            ToPeer::Heartbeat | ToPeer::Report | ToPeer::Examine { .. } => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
             ToPeer::Lead { term, beat, charter, signature } => {
                 self.handle_lead(conn, term, beat, charter.as_deref(), signature);

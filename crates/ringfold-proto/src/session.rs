@@ -8,6 +8,11 @@ use crate::message::Numbered;
 use serde::Serialize;
 use std::collections::VecDeque;
 
+/// The encoded size of a message, or of a part. One that cannot be encoded is not sent.
+pub fn encoded_bytes(message: &impl Serialize) -> usize {
+    postcard::experimental::serialized_size(message).unwrap_or(0)
+}
+
 /// One end of a session.
 #[derive(Clone, Debug)]
 pub struct Session<Out> {
@@ -17,7 +22,7 @@ pub struct Session<Out> {
     received: u64,
     /// The unacknowledged messages, each with its encoded size.
     outbox: VecDeque<(Numbered<Out>, usize)>,
-    outbox_bytes: usize,
+    pub(crate) outbox_bytes: usize,
 }
 
 /// How to treat a received message.
@@ -40,13 +45,8 @@ impl<Out> Default for Session<Out> {
 impl<Out: Clone + Serialize> Session<Out> {
     /// Numbers a message and keeps it until it is acknowledged.
     pub fn enqueue(&mut self, message: Out) -> Numbered<Out> {
-        let bytes = Self::encoded_bytes(&message);
+        let bytes = encoded_bytes(&message);
         self.enqueue_sized(message, bytes)
-    }
-
-    /// The encoded size of a message. One that cannot be encoded is not sent.
-    pub fn encoded_bytes(message: &Out) -> usize {
-        postcard::experimental::serialized_size(message).unwrap_or(0)
     }
 
     /// The same as [`Session::enqueue`], for a message whose encoded size is known because others get it, too.

@@ -55,8 +55,13 @@ impl<T: DeserializeOwned + Bounded> ControlConnection<T> {
         }
     }
 
-    /// Bytes of a message that is not complete.
+    /// Bytes of memory that the last message takes at most.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.decoder.message_bytes()
+    }
+
+    /// Bytes that this end keeps: of a message that is not complete, and of what was not sent.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.decoder.buffered_bytes()
+        self.decoder.buffered_bytes() + self.connection.queued_bytes()
     }
 }

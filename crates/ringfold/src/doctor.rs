@@ -21,6 +21,7 @@ mod torch;
 mod visit;
 
 pub(crate) use examination::{ExaminedMaster, examine_member};
+pub(crate) use host::memory_bytes;
 pub use ringfold_proto::doctor::{Finding, Judgement, worst};
 pub(crate) use service::{DoctorService, StartExamination};
 pub use torch::describe as describe_torch;

@@ -15,6 +15,7 @@ mod observers;
 mod options;
 mod other_master;
 mod peer_connection;
+mod refusals;
 mod ring_solver;
 mod server;
 mod snapshot;

@@ -238,6 +238,7 @@ impl ScriptedPeer {
             voter: Default::default(),
             charter_signature: None,
             chains: self.connection.peer_chain().map(|(_, chain)| chain).into_iter().collect(),
+            held_bytes: 0,
         }
     }
 

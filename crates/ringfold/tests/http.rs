@@ -1,7 +1,7 @@
 //! The HTTP server of a master, over real sockets, with valid and hostile clients.
 
 use crate::certificates;
-use ringfold::{Communicator, Master, MasterBuilder};
+use ringfold::{Communicator, Master, MasterBuilder, ObserverOptions};
 use ringfold_lab::skip;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -158,6 +158,20 @@ fn every_route_is_answered_with_its_type() {
     drop(master);
     // With the master its port is free.
     TcpListener::bind(at).unwrap();
+}
+
+#[test]
+fn peers_with_a_wrong_token_are_counted() {
+    let (master, at) = running(local().token("a token of this run"));
+    let address = master.addresses()[0].to_string();
+    let wrong = "another token, not right";
+    ObserverOptions::default().token(wrong).connect(&address).unwrap_err();
+    Communicator::builder(&address).token(wrong).build().unwrap().connect().unwrap_err();
+    let end = Instant::now() + TIMEOUT;
+    while !get(at, "/metrics").body.contains("ringfold_joins_rejected_total 1\n") {
+        assert!(Instant::now() < end, "{}", get(at, "/metrics").body);
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@ use ringfold_fabric::random;
 use ringfold_lab::Usage;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::{Attributes, Member};
 use ringfold_proto::frame::{ControlDecoder, encode_control};
 use ringfold_proto::handshake::{DialTarget, DialerHandshake, HandshakeError, Identity, Secret};
-use ringfold_proto::id::{CallId, EpochId, GroupId, OpId, PeerId, RunId, Seq, Tag};
-use ringfold_proto::limits::CONTROL_BYTES_MAX;
+use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, RunId, Seq, Tag};
+use ringfold_proto::limits::{CONTROL_BYTES_MAX, OPS_IN_RESUME_MAX};
 use ringfold_proto::message::{
-    Answer, Ballot, Direction, EpochRecord, Join, Numbered, Outcome, Request, Resume, RoundNumbers, ToMaster,
-    ToPeer,
+    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Request, Resume,
+    RoundNumbers, ToMaster, ToPeer,
 };
 use ringfold_proto::reduce_op::ReduceOp;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -56,9 +57,19 @@ impl Client {
     }
 
     fn dial_as(peer: PeerId, to: SocketAddr, token: &str, run: RunId) -> Result<Self, HandshakeError> {
+        Self::dial_target(DialTarget::master(), peer, to, token, run)
+    }
+
+    fn dial_target(
+        target: DialTarget,
+        peer: PeerId,
+        to: SocketAddr,
+        token: &str,
+        run: RunId,
+    ) -> Result<Self, HandshakeError> {
         let nonce = random::nonce().unwrap();
         let me = Identity::new(peer, run);
-        let mut dialler = DialerHandshake::new(me, DialTarget::master(), Secret::token(token), nonce);
+        let mut dialler = DialerHandshake::new(me, target, Secret::token(token), nonce);
         let mut stream = connect(to);
         let mut input = Vec::new();
         loop {
@@ -294,6 +305,7 @@ fn a_restarted_master_takes_a_returning_member_back_into_its_epoch() {
         voter: Default::default(),
         charter_signature: None,
         chains: Vec::new(),
+        held_bytes: 0,
     };
     let mut client = Client::dial_as(client.peer, address, "", RunId(7)).unwrap();
     client.send_unnumbered(ToMaster::Resume(Box::new(resume)));
@@ -395,6 +407,138 @@ fn oversized_frames_are_rejected_before_they_are_read() {
     assert!(matches!(reason, Removal::Disconnected(_)), "{reason}");
     assert_eq!(client.next(), None);
     member.round_trip();
+}
+
+/// A frame by which a member returns that claims so many operations of five bytes each.
+fn resume_with_ops(resume: &Resume, count: usize) -> Vec<u8> {
+    let op = OpRecord {
+        tag: Tag(0),
+        seq: Seq(0),
+        descriptor: None,
+        progress: OpProgress::Started,
+        signature: None,
+    };
+    let body = |ops: Vec<OpRecord>| {
+        let mut resume = resume.clone();
+        resume.epochs[0].ops = ops;
+        let message = ToMaster::Resume(Box::new(resume));
+        encode_control(&Numbered { number: 0, acknowledged: 0, message }).unwrap().split_off(4)
+    };
+    let (none, one) = (body(Vec::new()), body(vec![op]));
+    let at = none.iter().zip(&one).position(|(a, b)| a != b).unwrap();
+    let op = &one[at + 1..][..one.len() - none.len()];
+    assert_eq!(op.len(), 5);
+    let (mut length, mut claim) = (count, Vec::new());
+    while length >= 0x80 {
+        claim.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    claim.push(length as u8);
+    let body = [&none[..at], &claim, &op.repeat(count), &none[at + 1..]].concat();
+    [&(body.len() as u32).to_le_bytes()[..], &body].concat()
+}
+
+#[test]
+fn many_returning_members_with_many_operations_take_little_memory() {
+    // More operations than a member may report, and as many as it may.
+    for (ops, held_max) in [(200_000, 1 << 30), (OPS_IN_RESUME_MAX, 32 << 20)] {
+        let (_master, address) = running(local().held_bytes_max(held_max));
+        let mut member = Client::join(address);
+        let description = member.await_message(|m| match m {
+            ToPeer::EpochProposed { description, .. } => Some((**description).clone()),
+            _ => None,
+        });
+        let resume = |peer: PeerId| {
+            let mut description = description.clone();
+            description.members = [Member { peer, ..description.members[0].clone() }].into();
+            Resume {
+                join: join_message(),
+                incarnation: Incarnation(99),
+                previous: None,
+                received: 0,
+                seniority: 1,
+                epochs: vec![EpochRecord { description, opened: true, signature: None, ops: Vec::new() }],
+                rounds: RoundNumbers::default(),
+                last_pending: false,
+                synced: None,
+                attributes: Attributes { global_world: 1000, ..Attributes::default() },
+                voter: Default::default(),
+                charter_signature: None,
+                chains: Vec::new(),
+                held_bytes: 0,
+            }
+        };
+        let before = Usage::of_this_process().unwrap().anonymous_bytes;
+        let mut hostile = Vec::new();
+        for _ in 0..20 {
+            let mut client = Client::dial(address, "", RunId(0)).unwrap();
+            let frame = resume_with_ops(&resume(client.peer), ops);
+            client.stream.write_all(&frame).unwrap();
+            client.await_message(|m| {
+                matches!(m, ToPeer::Restoring { .. } | ToPeer::Removed { .. }).then_some(())
+            });
+            hostile.push(client);
+        }
+        let grown = Usage::of_this_process().unwrap().anonymous_bytes.saturating_sub(before);
+        assert!(grown < 64 << 20, "{ops} operations: {} MiB more", grown >> 20);
+    }
+}
+
+#[test]
+fn whoever_makes_a_master_keep_most_is_dismissed_and_not_the_member_that_grows_next() {
+    const MIB: usize = 1 << 20;
+    let (_master, address) = running(local().held_bytes_max(16 * MIB));
+    // Each sends a part of a message.
+    let mut clients: Vec<_> = (0..3).map(|_| Client::join(address)).collect();
+    let begin = |client: &mut Client, bytes: usize| {
+        client.stream.write_all(&(11 * MIB as u32).to_le_bytes()).unwrap();
+        client.stream.write_all(&vec![0; bytes]).unwrap();
+    };
+    let reason = |client: &mut Client| {
+        client.await_message(|m| match m {
+            ToPeer::Removed { reason } => Some(reason.to_string()),
+            _ => None,
+        })
+    };
+    let (mut honest, mut first, mut second) =
+        (clients.pop().unwrap(), clients.pop().unwrap(), clients.pop().unwrap());
+    begin(&mut honest, 5 * MIB);
+    begin(&mut first, 8 * MIB);
+    begin(&mut second, 4 * MIB);
+    let why = reason(&mut first);
+    assert!(why.contains("the master keeps too much"), "{why}");
+    // The honest one goes on, and its message is read to the end.
+    honest.stream.write_all(&vec![0; 6 * MIB]).unwrap();
+    let why = reason(&mut honest);
+    assert!(why.contains("invalid message"), "{why}");
+    second.stream.write_all(&vec![0; 7 * MIB]).unwrap();
+    let why = reason(&mut second);
+    assert!(why.contains("invalid message"), "{why}");
+}
+
+#[test]
+fn idle_connections_do_not_keep_other_masters_out() {
+    let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let list = free.map(|listener| listener.local_addr().unwrap().to_string());
+    let timing = Timing { silence_max: Duration::from_secs(1), ..Timing::default() };
+    let start = |index: usize| {
+        let builder = Master::builder().listen(&list[index]).masters(&list).this_master(index);
+        running(builder.timing(timing))
+    };
+    let (first, address) = start(0);
+    let idle: Vec<_> = (0..50)
+        .map(|_| {
+            let peer = PeerId(random::id().unwrap());
+            Client::dial_target(DialTarget::other_master(), peer, address, "", RunId(0)).unwrap()
+        })
+        .collect();
+    let (second, _) = start(1);
+    let end = Instant::now() + TIMEOUT;
+    while ![&first, &second].iter().any(|master| master.status().unwrap().master.active) {
+        assert!(Instant::now() < end, "the masters do not hear each other");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    idle.iter().for_each(|client| await_end(&client.stream));
 }
 
 #[test]

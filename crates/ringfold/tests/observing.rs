@@ -111,6 +111,22 @@ fn with_tokens_only_those_who_know_them_observe_and_command() {
 }
 
 #[test]
+fn busy_observers_keep_neither_operators_nor_other_observers_out() {
+    let admin = "a token of operators";
+    let (_master, address) = certificates::started(Master::builder().admin_token(admin));
+    let _bob = peer(&address, "bob", "");
+    let options = ObserverOptions::default();
+    // Each has asked for the status.
+    let mut observers: Vec<_> = (0..64).map(|_| options.connect(&address).unwrap()).collect();
+    let mut operator = options.clone().commands(true).admin_token(admin).connect(&address).unwrap();
+    assert_eq!(operator.evict("bob", "its disk is full").unwrap(), "bob is evicted");
+    let mut late = options.connect(&address).unwrap();
+    assert!(late.status().unwrap().run.peers.is_empty());
+    let served = observers.iter_mut().filter_map(|observer| observer.status().ok()).count();
+    assert_eq!(served, 63, "the oldest gives way");
+}
+
+#[test]
 fn a_master_without_operators_takes_no_commands() {
     let (_master, address) = certificates::started(Master::builder());
     let error = ObserverOptions::default().commands(true).connect(&address).unwrap_err();

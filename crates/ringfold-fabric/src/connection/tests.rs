@@ -44,6 +44,26 @@ fn urgent_bytes_overtake_frames_that_have_not_begun() {
     assert_eq!(flushed.len(), FRAMES);
 }
 
+#[test]
+fn puts_wait_for_a_slow_reader_however_many_they_are_and_only_own_bytes_are_limited() {
+    const FRAME: usize = 256 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _other = listener.accept().unwrap();
+    let mut connection = Connection::new(dialled, &Arc::new(Poller::new().unwrap()), Intake::Frames).unwrap();
+    let (payload, mut flushed) = (View::from(vec![1; FRAME]), Vec::new());
+    for frame in 0..2 * limits::QUEUED_BYTES_MAX / FRAME {
+        connection.send_put(&[0; 80], payload.lease(0..FRAME), Ticket(frame as u64));
+    }
+    connection.flush(&mut flushed).unwrap();
+    assert!(connection.queued_bytes() > limits::QUEUED_BYTES_MAX);
+    let puts = flushed.len() + connection.unsent().count();
+    assert_eq!(puts, 2 * limits::QUEUED_BYTES_MAX / FRAME);
+    connection.send(&vec![0; limits::QUEUED_BYTES_MAX + 1]);
+    let error = connection.flush(&mut flushed).unwrap_err();
+    assert_eq!(CloseReason::of(&error), Some(CloseReason::Backlogged));
+}
+
 /// Two ends of a connection that counts as one between hosts, with the caps of the first end.
 fn capped_pair(caps: BandwidthCaps) -> (Connection, Connection, Arc<Poller>, Arc<Poller>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

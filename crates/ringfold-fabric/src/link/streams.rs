@@ -49,12 +49,6 @@ struct Waiting {
     payload: Option<(Lease, Option<Ticket>)>,
 }
 
-impl Waiting {
-    fn len(&self) -> usize {
-        self.bytes.len() + self.payload.as_ref().map_or(0, |(payload, _)| payload.len())
-    }
-}
-
 /// One connection of a link.
 #[derive(Debug)]
 struct Stream {
@@ -259,7 +253,10 @@ impl StreamLink {
     /// Sends what can be sent now.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.is_due {
-            if self.waiting.iter().map(Waiting::len).sum::<usize>() > limits::QUEUED_BYTES_MAX {
+            // Payloads wait in the memory of their owners.
+            if self.waiting.iter().map(|waiting| waiting.bytes.len()).sum::<usize>()
+                > limits::QUEUED_BYTES_MAX
+            {
                 return Err(CloseReason::Backlogged.into());
             }
             self.deal();

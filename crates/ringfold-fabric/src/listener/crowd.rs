@@ -20,11 +20,17 @@ pub struct Occupant {
 }
 
 /// The host or the network of a connection. Hosts have many addresses of IPv6 that begin alike.
-pub(crate) fn source(of: SocketAddr) -> IpAddr {
+pub fn source(of: SocketAddr) -> IpAddr {
     match of.ip().to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
     }
+}
+
+/// Which of at least `max` connections give way to another one at once: see `crowding`.
+pub fn crowd(occupants: impl Iterator<Item = Occupant> + Clone, max: usize) -> Vec<Token> {
+    let is_full = occupants.clone().count() >= max;
+    is_full.then(|| crowding(occupants, max)).flatten().map_or(Vec::new(), |(_, crowd)| crowd)
 }
 
 /// What gives way if there are too many, of the address that has most of them, and when: those that have not begun at

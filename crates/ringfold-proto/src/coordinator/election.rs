@@ -223,7 +223,7 @@ impl Coordinator {
     /// Asks for votes, in a term that no other master uses.
     fn stand(&mut self, now: Time, for_blank: bool) {
         let masters = u64::from(self.list.len());
-        let waiting = self.waiting.values().map(|w| w.voter.promised);
+        let waiting = self.waiting.values().map(|w| w.promised);
         let others = self.others.values().filter_map(|o| o.status.as_ref()).map(|s| s.voter.promised);
         let highest = waiting.chain(others).chain([self.voter.promised, self.voter.charter.term]).max();
         let round = highest.unwrap_or_default().0 / masters + 1;
@@ -243,8 +243,7 @@ impl Coordinator {
     }
 
     fn is_elected(&self, term: Term, for_blank: bool) -> bool {
-        let members =
-            self.waiting.values().filter(|w| w.is_member && w.voter.promised == term).map(|w| w.peer);
+        let members = self.waiting.values().filter(|w| w.is_member && w.promised == term).map(|w| w.peer);
         let granted = |index: &&u16| {
             let status = self.others.get(*index).and_then(|other| other.status.as_ref());
             status.is_some_and(|status| status.voter.promised == term && (for_blank || !status.blank))
@@ -285,10 +284,14 @@ impl Coordinator {
         self.leaderless_since = None;
         (self.follows, self.reported) = (None, None);
         self.notify(Event::Leads(term));
-        for (conn, WaitingPeer { peer, first, .. }) in core::mem::take(&mut self.waiting) {
+        for (conn, WaitingPeer { peer, join, is_returned, .. }) in core::mem::take(&mut self.waiting) {
             leadership.handle_connected(now, conn, peer);
-            if let Some(first) = first {
-                leadership.handle_message(now, conn, first);
+            if let Some(join) = join {
+                leadership.handle_message(now, conn, join);
+            }
+            if is_returned {
+                leadership.asked.insert(conn);
+                self.actions.push_back(unnumbered(conn, ToPeer::Report));
             }
         }
         leadership.beat(now);
@@ -299,20 +302,18 @@ impl Coordinator {
     pub(super) fn handle_waiting(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
         let Some(waiting) = self.waiting.get_mut(&conn) else { return };
         match &message.message {
-            ToMaster::Join(_) | ToMaster::JoinRank { .. } => waiting.first = Some(message),
+            ToMaster::Join(_) | ToMaster::JoinRank { .. } => waiting.join = Some(message),
             ToMaster::Resume(resume) | ToMaster::ResumeRank { resume, .. } => {
                 if resume.voter.is_plausible() {
-                    waiting.voter = resume.voter.clone();
+                    waiting.promised = resume.voter.promised;
                 }
                 waiting.is_member = resume.epochs.iter().any(|epoch| epoch.opened);
-                waiting.first = Some(message);
+                waiting.is_returned = true;
                 if let Role::Candidate { term, .. } = self.role {
                     self.actions.push_back(unnumbered(conn, ToPeer::Candidate { term }));
                 }
             }
-            ToMaster::Voter { promised, .. } => {
-                waiting.voter.promised = waiting.voter.promised.max(*promised)
-            }
+            ToMaster::Voter { promised, .. } => waiting.promised = waiting.promised.max(*promised),
             ToMaster::Leave => {
                 self.waiting.remove(&conn);
                 self.actions.push_back(MasterAction::Close { conn });
@@ -333,8 +334,12 @@ impl Coordinator {
 
     fn redirect_all(&mut self, to: u16) {
         let addresses = self.list.addresses.get(usize::from(to)).cloned().unwrap_or_default();
-        let waiting: Vec<_> =
-            self.waiting.iter().filter(|(_, w)| w.first.is_some()).map(|(conn, _)| *conn).collect();
+        let waiting: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, w)| w.join.is_some() || w.is_returned)
+            .map(|(conn, _)| *conn)
+            .collect();
         for conn in waiting {
             self.waiting.remove(&conn);
             self.actions.push_back(unnumbered(conn, ToPeer::Redirect { addresses: addresses.clone() }));

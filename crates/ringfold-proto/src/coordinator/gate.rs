@@ -9,7 +9,7 @@ use crate::master::{Master, MasterAction};
 use crate::message::{Numbered, ToMaster, ToPeer};
 use crate::time::Time;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Beats whose time is remembered: more than a voter can be late with its echo and still count.
 const BEATS_REMEMBERED: usize = 64;
@@ -28,6 +28,8 @@ pub(super) struct Leadership {
     pub term: Term,
     pub machine: Master,
     pub conns: BTreeMap<ConnId, PeerId>,
+    /// Connections of peers that are to report again. What they send before that is for a master that they have not found.
+    pub asked: BTreeSet<ConnId>,
     /// The highest term that a voter has promised.
     pub rival: Term,
     beat: u64,
@@ -50,6 +52,7 @@ impl Leadership {
             term,
             machine,
             conns: BTreeMap::new(),
+            asked: BTreeSet::new(),
             rival: Term(0),
             beat: 0,
             beats: VecDeque::new(),
@@ -77,7 +80,14 @@ impl Leadership {
                 }
                 self.rival = self.rival.max(promised);
             }
-            _ => self.machine.handle_message(now, conn, message),
+            _ => {
+                if message.message.resume().is_some() {
+                    self.asked.remove(&conn);
+                }
+                if !self.asked.contains(&conn) {
+                    self.machine.handle_message(now, conn, message);
+                }
+            }
         }
     }
 

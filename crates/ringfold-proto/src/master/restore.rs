@@ -9,7 +9,7 @@ use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure, JoinRejection, PeerName, ProtocolViolation};
 use crate::claim::Claim;
-use crate::epoch::EpochDescription;
+use crate::epoch::{EpochDescription, Member};
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
@@ -17,10 +17,13 @@ use crate::message::{
     EpochRecord, OpProgress, OpRecord, Outcome, Phase, Replica, Resume, RoundNumbers, ToPeer,
 };
 use crate::round::Round;
-use crate::session::Session;
+use crate::session::{Session, encoded_bytes};
 use crate::time::Time;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Lists of members of one epoch that another one is compared with.
+const LISTS_COMPARED_MAX: usize = 8;
 
 /// The phase from the return of the first member until the run continues.
 #[derive(Debug)]
@@ -28,9 +31,26 @@ pub(super) struct Restoration {
     pub deadline: Time,
     /// The members as another master knew them.
     known: BTreeSet<PeerId>,
-    returned: BTreeMap<PeerId, Resume>,
+    pub returned: BTreeMap<PeerId, Resume>,
     /// The largest world that a returned peer knows.
     expected: usize,
+}
+
+impl Restoration {
+    /// Keeps one list of members for all peers that report the same: each names all of them.
+    fn share_members(&self, resume: &mut Resume) {
+        for EpochRecord { description, .. } in &mut resume.epochs {
+            let known = self.returned.values().flat_map(|r| &r.epochs).map(|epoch| &epoch.description);
+            let mut known = known.filter(|known| known.id == description.id).take(LISTS_COMPARED_MAX);
+            if let Some(same) = known.find(|known| known.members == description.members) {
+                let decoded = |m: &Member| size_of::<Member>() + size_of_val(&m.addresses[..]);
+                let bytes = description.members.iter().map(decoded).sum::<usize>();
+                let bytes = bytes + encoded_bytes(&description.members);
+                resume.held_bytes = resume.held_bytes.saturating_sub(bytes);
+                description.members = same.members.clone();
+            }
+        }
+    }
 }
 
 /// The world that a peer knows.
@@ -45,7 +65,7 @@ impl Master {
         now: Time,
         conn: ConnId,
         peer: PeerId,
-        resume: Resume,
+        mut resume: Resume,
         replica: Option<Replica>,
     ) {
         let is_known = resume.incarnation == self.incarnation && self.roster.get(peer).is_some();
@@ -115,6 +135,7 @@ impl Master {
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
             restoration.expected = restoration.expected.max(world_of(&resume));
+            restoration.share_members(&mut resume);
             restoration.returned.insert(peer, resume);
         }
     }

@@ -11,7 +11,7 @@ use crate::id::{GroupId, PeerId, Revision};
 use crate::message::{Answer, Phase, ToPeer};
 use crate::recovery::Recover;
 use crate::round::Round;
-use crate::shared_state::{SyncOffer, SyncVerdict};
+use crate::shared_state::{StateEntry, SyncOffer, SyncVerdict};
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +58,14 @@ impl SyncRound {
             }
             order.push(peer);
         }
+    }
+
+    /// Bytes of the offer of a peer, while offers are collected.
+    pub fn offered_bytes(&self, peer: PeerId) -> usize {
+        let entries =
+            self.offers().and_then(|offers| offers.votes().get(&peer)).map(|(_, offer)| &offer.entries);
+        let bytes = |entry: &StateEntry| size_of::<StateEntry>() + entry.key.len();
+        entries.map_or(0, |entries| entries.iter().map(bytes).sum())
     }
 
     pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<VoteCall> {

@@ -44,6 +44,11 @@ impl Peer {
         self.connected_at = now;
         self.unanswered_since = Some(now);
         self.next_heartbeat = now + self.config.timing.heartbeat;
+        self.send_first(conn);
+    }
+
+    /// Joins, or reports what a master needs to know when this peer returns.
+    pub(super) fn send_first(&mut self, conn: ConnId) {
         let is_registered = self.incarnation != Incarnation::default();
         let first = match (is_registered, self.config.replica) {
             (true, None) => ToMaster::Resume(Box::new(self.resume())),
@@ -305,6 +310,7 @@ impl Peer {
             voter: self.voter.clone(),
             charter_signature: self.charter_signature.clone(),
             chains: Vec::new(),
+            held_bytes: 0,
         }
     }
 

@@ -194,6 +194,7 @@ examples! { to_peer_messages: ToPeer {
     "candidate", ToPeer::Candidate { .. } => ToPeer::Candidate { term: Term(9) };
     "redirect", ToPeer::Redirect { .. } =>
         ToPeer::Redirect { addresses: vec!["192.0.2.9:48148".parse().unwrap()] };
+    "report", ToPeer::Report => ToPeer::Report;
     "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(Wait {
         call: Some(JointCall::Vote(Phase::Sync)),
         waited_ms: 42_000,
@@ -702,6 +703,7 @@ fn resume() -> Resume {
         voter: voter(),
         charter_signature: signature(4),
         chains: vec![CertificateChain(vec![vec![0x30, 0x82], vec![0x30]]), CertificateChain::default()],
+        held_bytes: 0,
     }
 }
 

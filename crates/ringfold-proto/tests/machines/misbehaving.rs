@@ -67,6 +67,7 @@ fn resume(peer: PeerId) -> Resume {
         voter: VoterRecord::default(),
         charter_signature: None,
         chains: Vec::new(),
+        held_bytes: 0,
     }
 }
 

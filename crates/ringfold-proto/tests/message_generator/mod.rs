@@ -94,7 +94,7 @@ impl MessageGenerator<'_> {
 
     /// A message to a peer.
     pub fn for_peer(&mut self) -> Numbered<ToPeer> {
-        let message = match self.below(18) {
+        let message = match self.below(19) {
             0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
             1 => ToPeer::Rebound { received: self.u64() },
             2 => ToPeer::Restoring { incarnation: Incarnation(self.u64()) },
@@ -150,6 +150,7 @@ impl MessageGenerator<'_> {
             14 => ToPeer::Candidate { term: Term(self.u64()) },
             15 => ToPeer::Redirect { addresses: self.list(limits::ADDRESSES_MAX, Self::address) },
             16 => ToPeer::Examine { examination: self.u64() },
+            17 => ToPeer::Report,
             _ => ToPeer::Heartbeat,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
@@ -416,6 +417,7 @@ impl MessageGenerator<'_> {
                 let certificate = |d: &mut Self| d.list(40, |d| d.u32() as u8);
                 CertificateChain(d.list(limits::CERTIFICATES_IN_CHAIN_MAX, certificate))
             }),
+            held_bytes: 0,
         }
     }
 

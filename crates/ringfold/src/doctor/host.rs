@@ -47,6 +47,13 @@ pub(super) fn examine() -> Vec<Finding> {
     findings
 }
 
+/// The bytes of memory that this process may use: the limit of its control groups, or the memory of this host.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    let limits = ContainerLimits::read(Path::new("/sys/fs/cgroup"), &read("/proc/self/cgroup"));
+    let total = container::memory_total(&read("/proc/meminfo"));
+    limits.memory.map(|(limit, _)| limit).into_iter().chain(total).min()
+}
+
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -33,6 +33,7 @@ pub struct MasterBuilder {
     pub(super) this_master: Option<usize>,
     pub(super) lease: Option<String>,
     pub(super) crash_after_commits: Option<u64>,
+    pub(super) held_bytes_max: Option<usize>,
     pub(super) given: Given,
 }
 
@@ -165,6 +166,13 @@ impl MasterBuilder {
     #[doc(hidden)]
     pub fn crash_after_commits(mut self, n: u64) -> Self {
         self.crash_after_commits = Some(n);
+        self
+    }
+
+    /// For tests: the bytes that peers may make the master keep. Default: a quarter of its memory.
+    #[doc(hidden)]
+    pub fn held_bytes_max(mut self, bytes: usize) -> Self {
+        self.held_bytes_max = Some(bytes);
         self
     }
 

@@ -37,7 +37,7 @@ pub(super) struct History {
     bytes: u64,
     last_commit: HashMap<(GroupId, Tag), Instant>,
     events_total: u64,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 #[derive(Clone, Copy, Default)]

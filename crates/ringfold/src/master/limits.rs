@@ -12,8 +12,18 @@ pub(super) const JOIN_MAX: Duration = Duration::from_secs(10);
 /// Messages of one connection that are handled before those of others.
 pub(super) const MESSAGES_PER_TURN: usize = 64;
 
-/// Bytes of incomplete messages, of all connections together.
-pub(super) const HELD_BYTES_MAX: usize = 1 << 30;
+/// The part of this process's memory that peers may make the master keep, all together: incomplete messages, what they reported
+/// and have not acknowledged, and what they do not read. In memory it may take twice as much.
+pub(super) const MEMORY_SHARE: u64 = 4;
+
+/// The least and the most such bytes.
+pub(super) const HELD_BYTES: (u64, u64) = (64 << 20, 4 << 30);
+
+/// After this part of it has arrived or was queued, the master looks how much it keeps.
+pub(super) const HELD_LOOKS: usize = 16;
+
+/// A peer with more queued bytes is not told why it is dismissed.
+pub(super) const FAREWELL_BYTES_MAX: usize = 64 << 10;
 
 /// The longest sleep without an event.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -33,8 +43,20 @@ pub(super) const TOURS_REMEMBERED_MAX: usize = 64;
 /// Connections of other masters: one each, and some that replace lost ones.
 pub(super) const MASTER_CONNECTIONS_MAX: usize = 4 * MASTERS_MAX;
 
-/// Connections of observers and operators.
+/// Connections of observers. If there are more, those of the address with the most of them give way.
 pub(super) const OBSERVERS_MAX: usize = 64;
+
+/// Connections of operators, in the same way.
+pub(super) const OPERATORS_MAX: usize = 16;
+
+/// Refused connections of one source that are logged one by one, in [`REFUSED_PERIOD`]. The others are counted.
+pub(super) const REFUSALS_LOGGED_MAX: u64 = 4;
+
+/// The period after which the count is logged.
+pub(super) const REFUSED_PERIOD: Duration = Duration::from_secs(60);
+
+/// Sources of refused connections that are told apart.
+pub(super) const REFUSED_SOURCES_MAX: usize = 32;
 
 /// How long an observer may ask nothing.
 pub(super) const OBSERVER_IDLE_MAX: Duration = Duration::from_secs(60);

@@ -4,8 +4,8 @@ use super::limits;
 use super::server::is_revoked;
 use crate::control::ControlConnection;
 use ringfold_fabric::connection::Connection;
+use ringfold_fabric::listener::{Occupant, crowd};
 use ringfold_fabric::poller::Token;
-use ringfold_proto::hello::Purpose;
 use ringfold_proto::observe::{ObserverAnswer, ObserverRequest};
 use ringfold_proto::time::Time;
 use std::collections::HashMap;
@@ -25,8 +25,8 @@ pub(super) struct Observers {
 struct Observer {
     control: ControlConnection<ObserverRequest>,
     may_command: bool,
-    /// It is closed if it has asked nothing until then.
-    until: Time,
+    /// Since it was connected, or last asked something.
+    occupant: Occupant,
 }
 
 impl Observer {
@@ -37,24 +37,19 @@ impl Observer {
 }
 
 impl Observers {
-    pub(super) fn is_full(&self) -> bool {
-        self.connections.len() >= limits::OBSERVERS_MAX
-    }
-
     pub(super) fn owns(&self, token: Token) -> bool {
         self.connections.contains_key(&token)
     }
 
-    pub(super) fn add(&mut self, now: Time, connection: Connection, purpose: Purpose) -> Token {
-        let token = connection.token();
-        let control = ControlConnection::new(connection);
-        let observer = Observer {
-            control,
-            may_command: purpose == Purpose::Admin,
-            until: now + limits::OBSERVER_IDLE_MAX,
-        };
-        self.connections.insert(token, observer);
-        token
+    /// Adds a connection. If there are too many observers, or too many operators, some of their most crowded address give way.
+    pub(super) fn add(&mut self, connection: Connection, occupant: Occupant, may_command: bool) {
+        let max = if may_command { limits::OPERATORS_MAX } else { limits::OBSERVERS_MAX };
+        let rivals = self.connections.values().filter(|rival| rival.may_command == may_command);
+        for token in crowd(rivals.map(|rival| rival.occupant), max) {
+            self.connections.remove(&token);
+        }
+        let observer = Observer { control: ControlConnection::new(connection), may_command, occupant };
+        self.connections.insert(occupant.token, observer);
     }
 
     /// Answers what has arrived. Commands of those that may not command are refused.
@@ -70,7 +65,7 @@ impl Observers {
             while observer.control.connection.queued_bytes() == 0
                 && let Some(request) = observer.control.receive()?
             {
-                observer.until = now + limits::OBSERVER_IDLE_MAX;
+                (observer.occupant.since, observer.occupant.has_begun) = (now, true);
                 let reply = match request.is_command() && !observer.may_command() {
                     true => ObserverAnswer::Refused(NOT_ALLOWED.into()),
                     false => answer(request),
@@ -87,7 +82,8 @@ impl Observers {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.connections.values().map(|observer| observer.until).min()
+        let last = self.connections.values().map(|observer| observer.occupant.since).min();
+        last.map(|since| since + limits::OBSERVER_IDLE_MAX)
     }
 
     /// Closes connections whose certificates were revoked.
@@ -97,6 +93,6 @@ impl Observers {
 
     /// Closes connections on which nothing is asked.
     pub(super) fn handle_timeout(&mut self, now: Time) {
-        self.connections.retain(|_, observer| observer.until > now);
+        self.connections.retain(|_, observer| observer.occupant.since + limits::OBSERVER_IDLE_MAX > now);
     }
 }

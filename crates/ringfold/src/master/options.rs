@@ -2,7 +2,8 @@
 
 use super::etcd::EtcdAddress;
 use super::http::{Access, BoundHttp};
-use super::{MASTER_PORT, MasterBuilder};
+use super::{MASTER_PORT, MasterBuilder, limits};
+use crate::doctor::memory_bytes;
 use crate::error::invalid;
 use crate::relay::RELAY_PORT;
 use crate::settings::{self, Settings, User, table, with_port};
@@ -37,10 +38,17 @@ pub(super) struct MasterOptions {
     pub(super) this_master: Option<usize>,
     lease: Option<String>,
     pub(super) crash_after_commits: Option<u64>,
+    pub(super) held_bytes_max: usize,
 }
 
 /// The longest time that peers wait for others to come back.
 const RECOVER_AFTER_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The bytes that peers may make the master keep, all together.
+fn held_bytes_max() -> usize {
+    let (least, most) = limits::HELD_BYTES;
+    memory_bytes().map_or(most, |bytes| (bytes / limits::MEMORY_SHARE).clamp(least, most)) as usize
+}
 
 impl MasterOptions {
     pub(super) fn new(builder: MasterBuilder) -> Result<Self, Error> {
@@ -88,6 +96,7 @@ impl MasterOptions {
             this_master: builder.this_master.or(position.and_then(|position| position.checked_sub(1))),
             lease: builder.lease.or_else(|| settings.text(&table::LEASE).map(Into::into)),
             crash_after_commits: builder.crash_after_commits,
+            held_bytes_max: builder.held_bytes_max.unwrap_or_else(held_bytes_max),
             settings,
         })
     }

@@ -25,9 +25,9 @@ impl PeerConnection {
         Self { control: ControlConnection::new(connection), from, features, name: None }
     }
 
-    /// Hands over what has arrived, as much as one turn takes. Returns whether there is more that the poller will not
-    /// report.
-    pub fn receive(&mut self, mut each: impl FnMut(Numbered<ToMaster>)) -> io::Result<bool> {
+    /// Hands over what has arrived, and how many bytes of memory each message takes, as much as one turn takes. Returns whether
+    /// there is more that the poller will not report.
+    pub fn receive(&mut self, mut each: impl FnMut(Numbered<ToMaster>, usize)) -> io::Result<bool> {
         let connection = &mut self.control.connection;
         let filled = if connection.has_input() { Ok(false) } else { connection.fill() };
         for _ in 0..limits::MESSAGES_PER_TURN {
@@ -37,7 +37,11 @@ impl PeerConnection {
                         specify(join, self.from.ip());
                         self.name = Some(join.name.clone());
                     }
-                    each(message);
+                    let bytes = self.control.message_bytes();
+                    if let Some(resume) = message.message.resume_mut() {
+                        resume.held_bytes = bytes;
+                    }
+                    each(message, bytes);
                 }
                 None => return filled.map(|_| false),
             }

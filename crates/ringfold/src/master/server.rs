@@ -13,6 +13,7 @@ use super::observers::Observers;
 use super::options::MasterOptions;
 use super::other_master::OtherMaster;
 use super::peer_connection::PeerConnection;
+use super::refusals::Refusals;
 use super::ring_solver::RingSolver;
 use crate::Error;
 use crate::control::ControlConnection;
@@ -23,7 +24,7 @@ use crate::process_name::process_name;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::Connection;
 use ringfold_fabric::join_token::JoinToken;
-use ringfold_fabric::listener::{Listener, Outcome};
+use ringfold_fabric::listener::{Listener, Occupant, Outcome, crowd};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_fabric::tls::Security;
@@ -35,7 +36,7 @@ use ringfold_proto::handshake::{CertificateProblem, Established, HandshakeError,
 use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::limits::NAME_BYTES_MAX;
-use ringfold_proto::master::{MasterAction, MasterConfig};
+use ringfold_proto::master::{Master, MasterAction, MasterConfig};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -62,8 +63,8 @@ pub(super) struct Server {
     machine: Coordinator,
     /// The other masters of the run, by their position in the list.
     others: BTreeMap<u16, OtherMaster>,
-    /// Connections that other masters have dialled, and whose they are, as soon as that is known.
-    from_masters: HashMap<Token, (ControlConnection<MasterMessage>, Option<u16>)>,
+    /// Connections that other masters have dialled, and their position in the list, as soon as it is known.
+    from_masters: HashMap<Token, (ControlConnection<MasterMessage>, Option<u16>, Occupant)>,
     peers: BTreeMap<ConnId, PeerConnection>,
     conns: HashMap<Token, ConnId>,
     last_conn: ConnId,
@@ -74,8 +75,10 @@ pub(super) struct Server {
     unread: BTreeSet<ConnId>,
     /// Connections with queued output.
     unsent: BTreeSet<ConnId>,
-    /// Bytes of incomplete messages, of all connections.
-    held_bytes: usize,
+    /// The bytes that peers may make this master keep, and those that have arrived or were queued since it looked.
+    held_bytes_max: usize,
+    moved_bytes: usize,
+    refusals: Refusals,
     /// The last long message: all members of a group get it.
     long: Option<SharedMessage<ToPeer>>,
     tours: RingSolver,
@@ -143,7 +146,9 @@ impl Server {
             join_max: limits::JOIN_MAX.min(3 * timing.silence_max),
             unread: BTreeSet::new(),
             unsent: BTreeSet::new(),
-            held_bytes: 0,
+            held_bytes_max: plan.held_bytes_max,
+            moved_bytes: 0,
+            refusals: Refusals::default(),
             long: None,
             tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
@@ -201,6 +206,7 @@ impl Server {
                 let reply = self.answer(now, inquiry.question.clone());
                 inquiry.answer(reply);
             }
+            self.limit_held(now);
             self.act_and_flush(now);
         }
         self.journal.post(Event::Ended);
@@ -220,8 +226,10 @@ impl Server {
             self.listener.poll_timeout(),
             self.unjoined.values().copied().min(),
             self.others.values().filter_map(OtherMaster::poll_timeout).min(),
+            self.from_masters.values().map(|(.., occupant)| occupant.since + self.join_max).min(),
             self.examinations.poll_timeout(),
             self.observers.poll_timeout(),
+            self.refusals.poll_timeout(),
         ];
         deadlines.into_iter().flatten().min().map_or(sleep_max, |at| at.since(now).min(sleep_max))
     }
@@ -242,10 +250,9 @@ impl Server {
         if self.observers.owns(token) {
             return self.serve_observer(now, token);
         }
-        let has_others = !self.others.is_empty() && self.from_masters.len() < limits::MASTER_CONNECTIONS_MAX;
+        let has_others = !self.others.is_empty();
         let (is_full, join_token) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.token);
-        let doctors = &self.doctors;
-        let (has_observers, admin_token) = (self.observers.is_full(), &self.admin_token);
+        let (doctors, admin_token) = (&self.doctors, &self.admin_token);
         let has_certificates = self.security.has_certificates();
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(ConnectionRejection::Full),
@@ -253,7 +260,6 @@ impl Server {
             Purpose::Masters if has_others => Ok(join_token.secret()),
             Purpose::Doctor if !doctors.has_room() => Err(ConnectionRejection::Full),
             Purpose::Doctor => Ok(join_token.secret()),
-            Purpose::Observe | Purpose::Admin if has_observers => Err(ConnectionRejection::Full),
             Purpose::Observe => Ok(join_token.secret()),
             Purpose::Admin if !admin_token.is_none() => Ok(admin_token.secret()),
             Purpose::Admin if has_certificates => Ok(join_token.secret()),
@@ -273,6 +279,9 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "no join message in time".into());
         }
+        let join_max = self.join_max;
+        self.from_masters.retain(|_, (.., occupant)| occupant.since + join_max > now);
+        self.refusals.handle_timeout(now);
         self.observers.handle_timeout(now);
         self.dismiss_revoked(now);
         self.examinations.expire(now);
@@ -295,12 +304,13 @@ impl Server {
 
     /// Hands over what another master has sent.
     fn receive_from_master(&mut self, now: Time, token: Token) {
-        let Some((control, from)) = self.from_masters.get_mut(&token) else { return };
+        let Some((control, index, occupant)) = self.from_masters.get_mut(&token) else { return };
         let mut received = control.connection.fill().map(|_| ());
         loop {
             match control.next() {
                 Ok(Some(message)) => {
-                    *from = Some(message.sender());
+                    *index = Some(message.sender());
+                    (occupant.since, occupant.has_begun) = (now, true);
                     self.machine.handle_master_message(now, message);
                 }
                 Ok(None) => break,
@@ -310,6 +320,9 @@ impl Server {
                 }
             }
         }
+        // Another master has one connection: the newest.
+        let index = *index;
+        self.from_masters.retain(|of, (_, other, _)| *of == token || index.is_none() || *other != index);
         if let Err(error) = received {
             tracing::debug!(target: "ringfold::master", "lost the connection of another master: {error}");
             self.forget_master(now, token);
@@ -317,9 +330,8 @@ impl Server {
     }
 
     fn forget_master(&mut self, now: Time, token: Token) {
-        let from = self.from_masters.remove(&token).and_then(|(_, from)| from);
-        let is_last = |from: &u16| self.from_masters.values().all(|(_, other)| *other != Some(*from));
-        if let Some(from) = from.filter(is_last) {
+        // A master has one connection.
+        if let Some((_, Some(from), _)) = self.from_masters.remove(&token) {
             self.machine.handle_master_lost(now, from);
         }
     }
@@ -334,7 +346,7 @@ impl Server {
         for conn in revoked.map(|(conn, _)| *conn).collect::<Vec<_>>() {
             self.dismiss(now, conn, "its certificate was revoked".into());
         }
-        let revoked = self.from_masters.iter().filter(|(_, (control, _))| is_revoked(&control.connection));
+        let revoked = self.from_masters.iter().filter(|(_, (control, ..))| is_revoked(&control.connection));
         for token in revoked.map(|(token, _)| *token).collect::<Vec<_>>() {
             self.forget_master(now, token);
         }
@@ -349,11 +361,16 @@ impl Server {
                 Outcome::Established(_, connection, from) if is_revoked(&connection) => {
                     tracing::warn!(target: "ringfold::master", "rejected connection from {from}: its certificate was revoked");
                 }
-                Outcome::Established(established, connection, _)
+                Outcome::Established(established, connection, from)
                     if established.purpose == Purpose::Masters =>
                 {
                     let token = connection.token();
-                    self.from_masters.insert(token, (ControlConnection::new(connection), None));
+                    let occupants = self.from_masters.values().map(|(.., occupant)| *occupant);
+                    for token in crowd(occupants, limits::MASTER_CONNECTIONS_MAX) {
+                        self.from_masters.remove(&token);
+                    }
+                    let occupant = Occupant { token, from, since: now, has_begun: false };
+                    self.from_masters.insert(token, (ControlConnection::new(connection), None, occupant));
                     // What followed the handshake may have been read already.
                     self.receive_from_master(now, token);
                 }
@@ -367,10 +384,12 @@ impl Server {
                         }
                     }
                 }
-                Outcome::Established(established, connection, _)
+                Outcome::Established(established, connection, from)
                     if matches!(established.purpose, Purpose::Observe | Purpose::Admin) =>
                 {
-                    let token = self.observers.add(now, connection, established.purpose);
+                    let token = connection.token();
+                    let occupant = Occupant { token, from, since: now, has_begun: false };
+                    self.observers.add(connection, occupant, established.purpose == Purpose::Admin);
                     self.serve_observer(now, token);
                 }
                 Outcome::Established(established, connection, from) => {
@@ -381,10 +400,14 @@ impl Server {
                     self.add(now, peer, established);
                 }
                 Outcome::Rejected(from, rejection) => {
+                    let is_refused = rejection.is_about_secret() || rejection.is_about_certificate();
+                    if is_refused && rejection.purpose == Some(Purpose::Control) {
+                        self.history.counters.joins_rejected += 1;
+                    }
                     // Clients that only open a connection (port scans, health checks) were not rejected.
                     if matches!(rejection.error, None | Some(HandshakeError::Truncated { .. })) {
                         tracing::debug!(target: "ringfold::master", "no handshake with {from}: {rejection}");
-                    } else {
+                    } else if self.refusals.allow_log(now, from) {
                         tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {rejection}");
                     }
                 }
@@ -413,8 +436,9 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
         let (machine, unjoined, claims) = (&mut self.machine, &mut self.unjoined, &mut self.claims);
         let examinations = &mut self.examinations;
-        let (held_before, from) = (peer.control.held_bytes(), peer.from);
-        let received = peer.receive(|mut message| {
+        let (mut moved_bytes, held_before, from) = (0, peer.control.held_bytes(), peer.from);
+        let received = peer.receive(|mut message, bytes| {
+            moved_bytes += bytes;
             if let ToMaster::Examined { examination, findings } = message.message {
                 return examinations.handle_answer(conn, examination, findings);
             }
@@ -426,12 +450,8 @@ impl Server {
             }
             machine.handle_message(now, conn, message);
         });
-        let held_bytes = peer.control.held_bytes();
-        self.held_bytes = self.held_bytes - held_before + held_bytes;
+        self.moved_bytes += moved_bytes + peer.control.held_bytes().saturating_sub(held_before);
         match received {
-            Ok(_) if self.held_bytes > limits::HELD_BYTES_MAX && held_bytes > held_before => {
-                self.dismiss(now, conn, "too many incomplete messages at the master".into());
-            }
             Ok(true) => {
                 self.unread.insert(conn);
             }
@@ -442,6 +462,35 @@ impl Server {
             Err(error) => {
                 tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
                 self.lose(now, conn);
+            }
+        }
+        self.limit_held(now);
+    }
+
+    /// Dismisses the peers that make this master keep most, until all together are within the limit.
+    fn limit_held(&mut self, now: Time) {
+        if self.moved_bytes < self.held_bytes_max / limits::HELD_LOOKS {
+            return;
+        }
+        self.moved_bytes = 0;
+        for _ in 0..limits::CONNECTIONS_MAX {
+            let connections = self.peers.iter().map(|(conn, peer)| (Ok(*conn), peer.control.held_bytes()));
+            let mut held: BTreeMap<_, usize> = BTreeMap::new();
+            for (of, bytes) in
+                connections.chain(self.machine.machine().into_iter().flat_map(Master::held_bytes))
+            {
+                *held.entry(of).or_default() += bytes;
+            }
+            let all = held.values().sum::<usize>();
+            let most = held.into_iter().filter(|_| all > self.held_bytes_max).max_by_key(|(_, bytes)| *bytes);
+            let Some((of, bytes)) = most else { return };
+            let (all, of_this) = (all >> 20, bytes >> 20);
+            let reason = format!(
+                "the master keeps too much for all peers, {all} MiB, and most for this one, {of_this} MiB"
+            );
+            match of {
+                Ok(conn) => self.dismiss(now, conn, reason),
+                Err(peer) => self.machine.evict(now, peer, &reason),
             }
         }
     }
@@ -509,6 +558,10 @@ impl Server {
 
     fn send(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
+        if message.message == ToPeer::Report {
+            self.unjoined.insert(conn, now + self.join_max);
+        }
+        let held_before = peer.control.held_bytes();
         let sent = match is_long(&message.message) {
             true => send_shared(&mut self.long, &mut peer.control.connection, message),
             false => peer.control.send(message),
@@ -521,6 +574,7 @@ impl Server {
             }
             return;
         }
+        self.moved_bytes += peer.control.held_bytes() - held_before;
         self.unsent.insert(conn);
         if self.crash.as_ref().is_some_and(|c| c.is_due(&message.message)) {
             let end = Instant::now() + limits::JOIN_MAX;
@@ -541,10 +595,13 @@ impl Server {
     /// Closes the connection of a peer that misbehaves, and tells it why.
     fn dismiss(&mut self, now: Time, conn: ConnId, reason: String) {
         let Some(mut peer) = self.forget(conn) else { return };
-        tracing::warn!(target: "ringfold::master", "closing connection of {}: {reason}", peer.from);
+        if self.refusals.allow_log(now, peer.from) {
+            tracing::warn!(target: "ringfold::master", "closing connection of {}: {reason}", peer.from);
+        }
+        let is_read = peer.control.connection.queued_bytes() < limits::FAREWELL_BYTES_MAX;
         let message = ToPeer::Removed { reason: Removal::Disconnected(reason) };
         let farewell = Numbered { number: 0, acknowledged: 0, message };
-        if peer.control.send(&farewell).is_ok() {
+        if is_read && peer.control.send(&farewell).is_ok() {
             self.listener.close(now, peer.control.connection);
         }
         self.machine.handle_closed(now, conn);
@@ -563,7 +620,6 @@ impl Server {
         self.unjoined.remove(&conn);
         self.unread.remove(&conn);
         self.examinations.forget(conn);
-        self.held_bytes -= peer.control.held_bytes();
         Some(peer)
     }
 }

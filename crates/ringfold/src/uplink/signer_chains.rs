@@ -68,6 +68,7 @@ mod tests {
             voter: Default::default(),
             charter_signature: Some(Box::new(signature)),
             chains: Vec::new(),
+            held_bytes: 0,
         }
     }
 
