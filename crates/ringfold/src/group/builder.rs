@@ -470,6 +470,9 @@ impl GroupBuilder {
         if world > 1 && self.bootstrap.is_none() {
             return Err(need("bootstrap"));
         }
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(invalid!("invalid timeout 0: must be longer"));
+        }
         if self.name.len() > NAME_BYTES_MAX {
             return Err(invalid!(
                 "invalid group name: {} bytes, at most {NAME_BYTES_MAX} are supported",
