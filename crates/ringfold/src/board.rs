@@ -34,7 +34,7 @@ use one_shot::OneShot;
 use peer_memory::{Introductions, PeerMemory};
 use pipeline::Pipeline;
 use ringfold_fabric::arena::{Arena, ArenaMember, WaitTerms};
-use ringfold_fabric::waiter::CancelToken;
+use ringfold_fabric::waiter::{CancelToken, Policy};
 use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
@@ -226,6 +226,11 @@ impl Board {
     #[inline]
     pub fn set_cancellable(&mut self, is_cancellable: bool) {
         self.member.set_cancellable(is_cancellable);
+    }
+
+    /// Whether each rank has a core of its own; without, it waits without a spin.
+    pub fn set_own_cores(&mut self, each_has_one: bool) {
+        self.member.set_policy(Policy::BOARD.for_cores(each_has_one));
     }
 
     /// How often this rank has slept in a wait so far.

@@ -62,7 +62,7 @@ impl ArenaMember {
     pub(super) fn new(arena: Arc<Arena>, me: Rank) -> Self {
         let geometry = arena.geometry;
         Self {
-            waiter: Waiter::new(Policy::BOARD.for_ranks(geometry.world)),
+            waiter: Waiter::new(Policy::BOARD.without_spin()),
             cancel: None,
             is_cancellable: false,
             next_fill: 0,

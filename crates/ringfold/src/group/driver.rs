@@ -185,6 +185,11 @@ impl GroupDriver {
         self.plane.flip_result_of(n);
     }
 
+    /// Whether each rank of this host can have a core of its own.
+    pub(crate) fn has_own_core(&self) -> bool {
+        self.plane.has_own_core()
+    }
+
     /// The number of links that use shared memory.
     pub(super) fn shared_links(&self) -> usize {
         self.plane.shared_links()
