@@ -174,7 +174,10 @@ typedef enum pcclSharedStateSyncStrategy_t {
     PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY = 2
 } pcclSharedStateSyncStrategy_t;
 
-/* The distribution of values. Currently unused: quantisation measures the range of the values. */
+/*
+ * The distribution of values. It is checked, and has no effect: quantisation measures the range of the values, also
+ * with pcclDistributionNormal.
+ */
 typedef enum pcclDistributionHint_t {
     pcclDistributionNone = 0,
     pcclDistributionNormal = 1,
@@ -349,7 +352,10 @@ PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *pa
 
 /*
  * Leaves the run and frees the communicator. Operations in flight fail, and calls of other threads return. When it
- * returns, the library uses no buffer any more. It need not be connected.
+ * has succeeded, the library uses no buffer any more. It need not be connected.
+ *
+ *   pcclInternalError     operations, or calls of other threads, still use their buffers after a minute; the handle is
+ *                         destroyed nevertheless. Do not free or write these buffers: end the process
  */
 PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 

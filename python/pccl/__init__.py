@@ -57,6 +57,7 @@ from ringfold._error import InvalidUsage as InvalidUsage
 from ringfold._error import MasterConnectionFailed as MasterConnectionFailed
 from ringfold._error import NoSharedStateAvailable as NoSharedStateAvailable
 from ringfold._error import NotInitialized as NotInitialized
+from ringfold._error import OperationTimedOut as OperationTimedOut
 from ringfold._error import OptimizeTopologyFailed as OptimizeTopologyFailed
 from ringfold._error import PCCLError
 from ringfold._error import PendingAsyncOps as PendingAsyncOps

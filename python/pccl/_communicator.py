@@ -20,6 +20,7 @@ from pccl._descriptors import (
 )
 from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
 from pccl._member import GroupMember
+from pccl._require import require_integer, require_seconds
 from pccl._tensors import SharedState, SharedStateSyncInfo
 from pccl._traffic import PeerTraffic, Traffic, TrafficReport
 from ringfold import _native
@@ -100,7 +101,13 @@ class Communicator:
         replica: tuple[int, int] | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
+        require_integer(peer_group, "peer_group", 0, 2**32 - 1)
+        require_integer(p2p_connection_pool_size, "p2p_connection_pool_size", 0, 2**16 - 1)
+        require_integer(site, "site", 0, 2**32 - 1)
+        require_seconds(connect_timeout, "connect_timeout")
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
+        for port in ports or ():
+            require_integer(port, "listen_ports", 0, 2**16 - 1)
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
         pairs = setting_pairs(settings, reproducible=reproducible, resume=resume, integrity=integrity)
         self._address = address or _native.setting_masters(pairs) or ""
@@ -133,8 +140,7 @@ class Communicator:
         ``MASTER_CONNECTION_FAILED``, and may be retried. If there are several masters, and some can be reached but none is
         active, it fails after about 60 s.
         """
-        if n_attempts < 1:
-            raise ValueError(f"invalid n_attempts {n_attempts}: must be at least 1")
+        require_integer(n_attempts, "n_attempts", 1)
         begun = time.monotonic()
         for left in reversed(range(n_attempts)):
             try:
@@ -216,9 +222,7 @@ class Communicator:
         """
         require(shared_state, SharedState, "shared_state")
         number = require(strategy, SharedStateSyncStrategy, "strategy").value
-        revision = shared_state.revision
-        if not isinstance(revision, int) or not 0 <= revision < 1 << 64:
-            raise ValueError(f"invalid revision {revision!r}: must be an integer from 0 to 2**64 - 1")
+        revision = require_integer(shared_state.revision, "revision", 0)
         entries = [(info.name, info._export(), info.allow_content_inequality) for info in shared_state.infos]
         shared_state.revision, tx, rx = self._native.sync_shared_state(
             revision, entries, number, beside_collectives
@@ -233,6 +237,8 @@ class Communicator:
 
     def clear_error_feedback(self, tag: int | None = None) -> None:
         """Forgets the errors of quantised all-reduces with ``error_feedback``: of a tag, or all. Frees their memory."""
+        if tag is not None:
+            require_integer(tag, "tag", 0)
         self._native.clear_error_feedback(tag)
 
     def all_reduce(
@@ -321,8 +327,7 @@ class Communicator:
         """
         if not descriptors:
             raise ValueError("invalid descriptors: empty")
-        if max_in_flight < 1:
-            raise ValueError(f"invalid max_in_flight {max_in_flight}: must be at least 1")
+        require_integer(max_in_flight, "max_in_flight", 1)
         requests = []
         for item in descriptors:
             require(item, ReduceOpDescriptor, "a descriptor")

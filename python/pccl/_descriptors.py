@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pccl._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, require
-from pccl._require import require_numpy, require_torch
+from pccl._require import require_integer, require_numpy, require_seconds, require_torch
 from ringfold import _native
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def make_request(
         require(operand, ReduceOperandDescriptor, "operand_descriptor")
         require(operand.distribution_hint, DistributionHint, "distribution_hint")
         dtype = require(operand.datatype, DataType, "datatype").value
-    if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
-        raise ValueError(f"invalid tag {tag!r}: must be an integer from 0 to 2**64 - 1")
+    require_integer(tag, "tag", 0)
+    require_seconds(deadline, "deadline")
     number = require(op, ReduceOp, "op").value
     require(reproducible, bool, "reproducible")
     require(resume, bool, "resume")

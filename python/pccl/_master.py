@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
+from pccl._require import require_integer
 from ringfold import _native
 from ringfold._settings import SettingValue, setting_pairs
 
@@ -63,6 +64,9 @@ class MasterNode:
         admin_token: str | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
+        for name, number in (("this_master", this_master), ("recover_min", recover_min)):
+            if number is not None:
+                require_integer(number, name, 0)
         if isinstance(masters, str):
             masters = [address.strip() for address in masters.split(",")]
         self._native = _native.Master(

@@ -86,10 +86,12 @@ class PCCLError(Exception):
             # The public name, for tracebacks.
             cls.__module__ = "pccl"
 
-    def __new__(cls, result: int, *_: object) -> PCCLError:
+    def __new__(
+        cls, result: int, text: str = "", is_retryable: bool | None = None, kind: str = ""
+    ) -> PCCLError:
         """Creates an instance of the result's subclass."""
         own = cls._of_result.get(Result(result), cls) if cls is PCCLError else cls
-        return super().__new__(own)
+        return super().__new__(OperationTimedOut if own is RankConnectionLost and kind == "timeout" else own)
 
     def __init__(self, result: int, text: str = "", is_retryable: bool | None = None, kind: str = "") -> None:
         self.result = Result(result)
@@ -142,6 +144,12 @@ class RankConnectionFailed(PCCLError, result=Result.RANK_CONNECTION_FAILED):
 
 class RankConnectionLost(PCCLError, result=Result.RANK_CONNECTION_LOST):
     """The operation was aborted for all peers of the group."""
+
+
+class OperationTimedOut(RankConnectionLost):
+    """Peers did not take part in time; none of them was lost. Its result is that of :class:`RankConnectionLost`."""
+
+    __module__ = "pccl"
 
 
 class NoSharedStateAvailable(PCCLError, result=Result.NO_SHARED_STATE_AVAILABLE):

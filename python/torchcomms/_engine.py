@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -44,6 +46,8 @@ NAME_BYTES_MAX = 128
 _COLLECTIVES = ("", -1)
 # Groups that leave in the background.
 _leaving: list[QueuedCall] = []
+# All engines that are alive, finalized or not.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
@@ -59,6 +63,7 @@ class Engine:
         group: _native.Group | None,
         device: torch.device | None = None,
     ) -> None:
+        _engines.add(self)
         self._backend = backend
         self._options = options
         # The device that runs collectives as kernels; gloo has none.
@@ -610,6 +615,10 @@ def _finish() -> None:
     """Waits for what finalized communicators still send, and for this rank's kernels: other ranks may need both."""
     deadline = time.monotonic() + EXIT_SECONDS
     synchronize_devices(EXIT_KERNELS_SECONDS)
+    if not hasattr(sys, "last_value"):
+        # A program that ends without finalize() leaves. After an uncaught exception the other ranks see a lost one.
+        for engine in list(_engines):
+            engine.finalize()
     for call in _leaving:
         if not call.join(max(deadline - time.monotonic(), 0.0)):
             break

@@ -52,10 +52,13 @@ class Timeout(timedelta):
 
 def seconds(timeout: TimeoutLike) -> float | None:
     """A timeout in seconds; None stays None."""
-    if timeout is None or isinstance(timeout, (int, float)):
-        return timeout
-    if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
+    given = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if given is None:
+        return None
+    if isinstance(given, (int, float)):
+        if given >= 0:
+            return given
+        raise ValueError(f"invalid timeout {timeout}: must not be negative")
     raise TypeError(f"invalid timeout {timeout!r}: must be a timedelta or a number of seconds")
 
 

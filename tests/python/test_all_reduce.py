@@ -257,6 +257,7 @@ def test_a_deadline_ends_the_operation_and_names_who_is_missing(master: str) -> 
         ) as caught:
             in_place(a, data, deadline=0.3)
         assert caught.value.is_retryable and data.tolist() == [1, 2]
+        assert type(caught.value) is pccl.OperationTimedOut
         other = floats(10, 20)
 
         def again(peer: pccl.Communicator, values: Any) -> None:

@@ -151,6 +151,9 @@ def test_an_error_survives_pickling(again: Any) -> None:
     twin = again(error)
     assert type(twin) is pccl.RankConnectionLost and str(twin) == str(error)
     assert twin.result is error.result and twin.is_retryable is False
+    late = again(pccl.PCCLError(pccl.Result.RANK_CONNECTION_LOST, "late", True, "timeout"))
+    assert type(late) is pccl.OperationTimedOut and isinstance(late, pccl.RankConnectionLost)
+    assert (late.kind, late.result, str(late)) == ("timeout", error.result, "RANK_CONNECTION_LOST: late")
 
 
 def test_descriptors_are_made_by_position_and_by_keyword() -> None:

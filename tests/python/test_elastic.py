@@ -278,3 +278,23 @@ def test_no_master_is_an_error_after_the_attempts() -> None:
     with pytest.raises(pccl.PCCLError, match="MASTER_CONNECTION_FAILED"):
         train("127.0.0.1:9", 0, 1, connect_attempts=2)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"wait_timeout": -1}, "invalid wait_timeout -1"),
+        ({"revision": 2**70}, "invalid revision"),
+        ({"revision": -1}, "invalid revision -1"),
+        ({"connect_attempts": 0}, "invalid connect_attempts 0"),
+        ({"max_in_flight": 0}, "invalid max_in_flight 0"),
+        ({"peer_group": -1}, "invalid peer_group -1"),
+        ({"p2p_connection_pool_size": 2**16}, "invalid p2p_connection_pool_size"),
+        ({"site": 2**32}, "invalid site"),
+        ({"listen_ports": (1, 70_000)}, "invalid listen_ports 70000"),
+        ({"connect_timeout": 1e300}, r"invalid connect_timeout 1e\+300"),
+    ],
+)
+def test_a_run_refuses_numbers_that_it_cannot_use_by_their_names(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        ringfold.Run("127.0.0.1:9", [bytearray(4)], **wrong)

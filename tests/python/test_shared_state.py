@@ -80,7 +80,7 @@ def test_a_revision_too_far_ahead_is_rejected_by_its_name(master: str) -> None:
             lambda: a.sync_shared_state(state_of(1, x=floats(2))), lambda: b.sync_shared_state(ahead)
         )
         assert moved(fine) == (0, 0)
-        assert isinstance(error, pccl.PCCLError) and "RevisionIncrementViolation" in str(error)
+        assert isinstance(error, pccl.PCCLError) and "REVISION_INCREMENT_VIOLATION" in str(error)
         assert error.result is pccl.Result.SHARED_STATE_SYNC_FAILED and not error.is_retryable
         assert ahead.revision == 5
 

@@ -131,7 +131,7 @@ def test_irreducible_values_are_rejected_with_the_reason(
     np = pytest.importorskip("numpy")
     unfit = make(np)
     error = refused(two, unfit, unfit)
-    assert word in str(error) and "send" in str(error) and not isinstance(error, pccl.PCCLError)
+    assert word in str(error) and "tensor" in str(error) and not isinstance(error, pccl.PCCLError)
     # As the result it is rejected by its own name, before any peer waits for others.
     if isinstance(unfit, np.ndarray):
         error = refused(two, np.ones(unfit.size, np.float32), unfit)
@@ -157,6 +157,21 @@ def test_irreducible_torch_tensors_are_rejected(two: list[pccl.Communicator], ma
     assert not isinstance(refused(two, unfit, unfit), pccl.PCCLError)
     with pytest.raises((TypeError, ValueError)):
         pccl.TensorInfo.from_torch(unfit, "unfit")
+
+
+def test_an_unknown_type_is_named_in_the_callers_words(two: list[pccl.Communicator]) -> None:
+    torch = pytest.importorskip("torch")
+    halves = torch.ones(3, dtype=torch.complex64)
+    assert str(refused(two, halves, halves)) == "unsupported element type torch.complex64 of tensor"
+    floats = torch.ones(3)
+    assert str(refused(two, halves, floats)) == "unsupported element type torch.complex64 of send"
+
+
+@pytest.mark.parametrize("deadline", [1e300, -1.0, float("nan"), float("inf")])
+def test_a_deadline_that_no_clock_has_is_refused(two: list[pccl.Communicator], deadline: float) -> None:
+    np = pytest.importorskip("numpy")
+    error = refused(two, np.ones(4), np.ones(4), deadline=deadline)
+    assert isinstance(error, ValueError) and str(error).startswith(f"invalid deadline {deadline!r}")
 
 
 def test_mismatched_sizes_and_types_are_both_reported(two: list[pccl.Communicator]) -> None:

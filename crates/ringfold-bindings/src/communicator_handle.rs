@@ -5,8 +5,8 @@ use crate::in_flight::InFlight;
 use crate::result::{ApiCall, CallError, ResultCode};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
-use ringfold::{AllReduce, Communicator, Error, Failure};
-use std::time::Duration;
+use ringfold::{AllReduce, Communicator, Error, Failure, Work};
+use std::time::{Duration, Instant};
 
 /// How long an operation may take to release its buffers after leaving; milliseconds are expected.
 const RELEASE_MAX: Duration = Duration::from_secs(60);
@@ -126,15 +126,19 @@ impl CommunicatorHandle {
         if self.reproducible.load(Ordering::Relaxed) { options.reproducible() } else { options }
     }
 
-    /// Leaves the run, and waits until operations that were never awaited have released their buffers.
-    pub fn leave(&self) {
+    /// Leaves the run, and waits until operations that were never awaited have released their buffers. Returns how many
+    /// still use theirs.
+    pub fn leave(&self) -> usize {
         self.communicator.leave();
-        for work in self.in_flight.take_unawaited() {
-            if work.wait_for(RELEASE_MAX).is_none() {
-                tracing::error!(
-                    "an operation that was not awaited still uses its buffers {RELEASE_MAX:?} after leaving"
-                );
-            }
+        let until = Instant::now() + RELEASE_MAX;
+        let uses_buffers =
+            |work: &Work| work.wait_for(until.saturating_duration_since(Instant::now())).is_none();
+        let late = self.in_flight.take_unawaited().iter().filter(|work| uses_buffers(work)).count();
+        if late > 0 {
+            tracing::error!(
+                "{late} operations that were not awaited still use their buffers {RELEASE_MAX:?} after leaving"
+            );
         }
+        late
     }
 }

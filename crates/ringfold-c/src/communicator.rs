@@ -78,11 +78,21 @@ pub extern "C" fn pcclDestroyCommunicator(communicator: *mut Comm) -> ResultCode
         COMMUNICATORS
             .retire(communicator)
             .ok_or_else(|| CallError::invalid_argument("invalid communicator: it was destroyed"))?;
-        // The caller may free the buffers when this returns.
-        session.leave();
-        drop_last(session);
-        Ok(())
+        // The caller may free the buffers when this has succeeded.
+        let late = session.leave();
+        require_released(late, drop_last(session))
     })
+}
+
+fn require_released(late: usize, is_dropped: bool) -> Result<(), CallError> {
+    let users = match (late, is_dropped) {
+        (0, true) => return Ok(()),
+        (0, false) => "calls of other threads".to_owned(),
+        (late, _) => format!("{late} asynchronous operations"),
+    };
+    let text =
+        format!("the communicator was destroyed, but {users} may still use their buffers: do not free them");
+    Err(CallError::new(ResultCode::InternalError, text))
 }
 
 /// Connects to the master and waits until accepted.
@@ -233,4 +243,20 @@ pub extern "C" fn pcclSetReproducible(communicator: *mut Comm, enabled: u8) -> R
         find(communicator)?.set_reproducible(enabled != 0);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destroying_fails_while_buffers_may_be_in_use() {
+        assert_eq!(require_released(0, true), Ok(()));
+        for (late, is_dropped, users) in
+            [(2, true, "2 asynchronous"), (1, false, "1 asynchronous"), (0, false, "other threads")]
+        {
+            let error = require_released(late, is_dropped).unwrap_err();
+            assert!(error.code == ResultCode::InternalError && error.text.contains(users), "{error:?}");
+        }
+    }
 }

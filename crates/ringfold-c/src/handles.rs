@@ -49,17 +49,22 @@ impl<T> Handles<T> {
     }
 }
 
-/// Waits until no call of another thread uses the value, and drops it. After a timeout the last of them drops it.
-pub(crate) fn drop_last<T>(value: Arc<T>) {
-    const TIMEOUT: Duration = Duration::from_secs(10);
-    let deadline = Instant::now() + TIMEOUT;
+/// Waits until no call of another thread uses the value, and drops it. After a timeout the last of them drops it; then it
+/// returns false.
+pub(crate) fn drop_last<T>(value: Arc<T>) -> bool {
+    drop_last_within(value, Duration::from_secs(10))
+}
+
+fn drop_last_within<T>(value: Arc<T>, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
     while Arc::strong_count(&value) > 1 {
         if Instant::now() >= deadline {
-            tracing::warn!("a destroyed handle is still used by calls of other threads after {TIMEOUT:?}");
-            return;
+            tracing::warn!("a destroyed handle is still used by calls of other threads after {timeout:?}");
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 #[cfg(test)]
@@ -76,6 +81,14 @@ mod tests {
         assert!(handles.find(first).is_none() && handles.retire(first).is_none());
         assert_eq!(handles.find(second).as_deref(), Some(&"second"));
         assert!(handles.find(core::ptr::null::<u8>()).is_none());
+    }
+
+    #[test]
+    fn a_value_that_another_call_uses_is_reported() {
+        let value = Arc::new(1);
+        let used = value.clone();
+        assert!(!drop_last_within(value, Duration::from_millis(1)));
+        assert!(drop_last_within(used, Duration::from_secs(60)));
     }
 
     #[test]

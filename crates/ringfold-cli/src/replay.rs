@@ -32,7 +32,7 @@ pub struct Replay {
     /// Only sources whose kind or name contains this text, such as master or node-7; may be repeated
     #[arg(long, value_name = "TEXT")]
     source: Vec<String>,
-    /// Write a trace that Perfetto (ui.perfetto.dev) and Chrome open, instead of text
+    /// Write a trace that Perfetto (ui.perfetto.dev) and Chrome open, instead of text; - is standard output
     #[arg(long, value_name = "PATH")]
     trace: Option<PathBuf>,
     /// Print one object of JSON per line instead of text
@@ -84,18 +84,17 @@ impl Replay {
         let shown: Vec<_> = self.filter(&timeline).collect();
         if let Some(path) = &self.trace {
             let trace = trace::write(&timeline, shown.iter().copied());
+            if path == Path::new("-") {
+                return printed(io::stdout().lock().write_all(&trace));
+            }
             std::fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
             eprintln!("wrote {} events to {}", shown.len(), path.display());
             return Ok(SUCCESS);
         }
         let mut out = BufWriter::new(io::stdout().lock());
-        let printed =
+        let written =
             if self.json { print_json(&mut out, &shown) } else { print_text(&mut out, &timeline, &shown) };
-        match printed.and_then(|()| out.flush()) {
-            // The reader has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(SUCCESS),
-            printed => printed.map(|()| SUCCESS).context("cannot write to standard output"),
-        }
+        printed(written.and_then(|()| out.flush()))
     }
 
     fn filter<'a>(&'a self, timeline: &'a Timeline) -> impl Iterator<Item = &'a Entry> {
@@ -111,6 +110,15 @@ impl Replay {
                 && entry.record.level >= self.level
                 && is_wanted(&timeline.sources[entry.source].label)
         })
+    }
+}
+
+/// The exit code after writing to standard output.
+fn printed(written: io::Result<()>) -> Result<i32> {
+    match written {
+        // The reader has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(SUCCESS),
+        written => written.map(|()| SUCCESS).context("cannot write to standard output"),
     }
 }
 

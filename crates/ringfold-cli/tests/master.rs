@@ -3,8 +3,9 @@
 use crate::process::{CCOIP_MASTER, DEADLINE, Process, RINGFOLD, command, output};
 use ringfold::Communicator;
 use rustix::process::Signal;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
 
 const LISTENING: &str = "master listening on ";
 
@@ -43,6 +44,49 @@ fn a_master_ends_with_0_on_sigint_and_sigterm_and_frees_its_port() {
             assert!(TcpListener::bind(address).is_ok());
         }
     }
+}
+
+#[test]
+fn a_master_goes_on_without_a_reader_of_its_standard_output() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = command(RINGFOLD, &["master", "--listen", "127.0.0.1:0"]);
+    let mut child = command.env("NO_COLOR", "1").stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.contains(LISTENING));
+    let address = line.as_ref().and_then(|line| line.rsplit(' ').next());
+    let joined = address.map(|address| Communicator::builder(address).build().unwrap().connect());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.is_some_and(|line| line.contains("cannot write to standard output")));
+    joined.unwrap().unwrap();
+}
+
+#[test]
+fn strangers_do_not_overwrite_the_events_in_a_flight_recorder() {
+    let scratch = std::env::temp_dir().join(format!("ringfold-strangers-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).unwrap();
+    let mut command = command(RINGFOLD, &["master", "--listen", "127.0.0.1:0"]);
+    command.env("RINGFOLD_FLIGHT_DIR", &scratch).env("RINGFOLD_FLIGHT_BYTES", (64 << 10).to_string());
+    let mut master = Process::spawn(&mut command);
+    let address = address(&master.line_with(LISTENING));
+    let peer = Communicator::builder(address.to_string()).name("penelope").build().unwrap();
+    peer.connect().unwrap();
+    // A line of each would fill the file several times.
+    for _ in 0..1000 {
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(&[7; 64]).unwrap();
+        // The end may be a reset.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    master.signal(Signal::TERM);
+    let (_, stderr) = master.end();
+    let refused = stderr.lines().filter(|line| line.contains("rejected connection from 127.0.0.1")).count();
+    assert_eq!(refused, 4, "{stderr}");
+    let file = scratch.read_dir().unwrap().next().unwrap().unwrap().path();
+    let recorded = String::from_utf8(std::fs::read(file).unwrap()).unwrap();
+    assert!(recorded.contains("penelope") && recorded.contains("rejected connection"), "{recorded}");
+    std::fs::remove_dir_all(&scratch).unwrap();
 }
 
 #[test]

@@ -169,6 +169,7 @@ fn a_replay_shows_a_kill_and_what_follows_from_it_in_order() {
 fn check_trace(scratch: &Scratch) {
     let path = scratch.0.join("trace.json");
     replay(&["--trace", path.to_str().unwrap(), scratch.path()]);
+    assert_eq!(replay(&["--trace", "-", scratch.path()]), std::fs::read_to_string(&path).unwrap());
     let trace: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     for event in events {
@@ -278,6 +279,8 @@ fn what_is_no_flight_recorder_is_named_in_the_error() {
         assert!(stderr.contains(part), "{stderr}");
     };
     fails(&file, "a.flight: it is not a flight recorder");
+    std::fs::write(&file, [0; 4096]).unwrap();
+    fails(&file, "a.flight: it is empty: no record was written");
     fails(&scratch.0, "set RINGFOLD_FLIGHT_DIR");
     fails(&scratch.0.join("missing"), "missing");
 }

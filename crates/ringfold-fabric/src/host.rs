@@ -1,6 +1,8 @@
 //! Which processes are on one host, and may share memory.
 
 use crate::random;
+use ringfold_proto::cores::{CORES_MAX, CoreShare, CpuQuota};
+use ringfold_proto::limits;
 use ringfold_settings::{Settings, table};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::fs::File;
@@ -119,6 +121,39 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// The cores that the calling thread may use, as far as they can be determined.
+pub fn core_share() -> CoreShare {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return CoreShare::default() };
+    let cores = (0..CORES_MAX).filter(|core| set.is_set(usize::from(*core)));
+    CoreShare::new(cores, cpu_quota(set.count() as usize), limits::CORE_RUNS_MAX)
+}
+
+/// The tightest quota of the cgroups of this process.
+fn cpu_quota(cores: usize) -> Option<CpuQuota> {
+    let root = Path::new("/sys/fs/cgroup");
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let quota = |dir: &Path| {
+        let cores = whole_cores(&std::fs::read_to_string(dir.join("cpu.max")).ok()?)?;
+        Some(CpuQuota { cgroup: std::fs::metadata(dir).ok()?.ino(), cores })
+    };
+    let leaf = root.join(own);
+    let all = leaf.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(quota);
+    // Of equal ones the outermost counts: it has the most processes.
+    let tightest = all.reduce(|inner, outer| if outer.cores <= inner.cores { outer } else { inner });
+    // The standard library knows the older kind of cgroups, too. Then all processes count as members of one.
+    let usable = std::thread::available_parallelism().map_or(cores, usize::from);
+    let older = || (usable < cores).then(|| CpuQuota { cgroup: 0, cores: usable as u16 });
+    tightest.or_else(older)
+}
+
+/// The whole cores of a quota such as `200000 100000`, at least one; none for `max`.
+fn whole_cores(text: &str) -> Option<u16> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    let cores = quota.parse::<u64>().ok()?.checked_div(period.parse().ok()?)?;
+    Some(u16::try_from(cores).unwrap_or(u16::MAX).max(1))
+}
+
 fn identity(name: &str) -> io::Result<u64> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     let network = std::fs::metadata("/proc/self/ns/net")?;
@@ -146,6 +181,29 @@ mod tests {
         assert_ne!(host_id("a"), host_id("b"));
         assert_ne!(unshared_host_id(), unshared_host_id());
         assert_ne!(unshared_host_id(), host_id(""));
+    }
+
+    #[test]
+    fn a_bound_thread_has_one_core_of_those_of_the_process() {
+        let all = core_share();
+        let bound = std::thread::spawn(|| {
+            let mut one = rustix::thread::CpuSet::new();
+            let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+            let last = (0..usize::from(CORES_MAX)).rev().find(|core| allowed.is_set(*core)).unwrap();
+            one.set(last);
+            rustix::thread::sched_setaffinity(None, &one).unwrap();
+            (last as u16, core_share())
+        });
+        let (core, bound) = bound.join().unwrap();
+        assert_eq!(bound.runs, [(core, 1)]);
+        assert!(all.runs.iter().any(|(first, count)| (*first..*first + *count).contains(&core)));
+    }
+
+    #[test]
+    fn quotas_are_whole_cores() {
+        let cores =
+            ["200000 100000\n", "150000 100000", "50000 100000", "max 100000", "1 0", "", "9999999999 1"];
+        assert_eq!(cores.map(whole_cores), [Some(2), Some(1), Some(1), None, None, None, Some(u16::MAX)]);
     }
 
     #[test]

@@ -90,6 +90,11 @@ impl<W> LinkMedium<W> {
         self.links.values().filter(|link| link.is_local()).count()
     }
 
+    /// Whether the link to a peer stays on this host.
+    pub fn is_local(&self, peer: PeerId) -> bool {
+        self.links.get(&peer).is_some_and(Link::is_local)
+    }
+
     /// What is known of the network between this peer and another one.
     pub fn measure(&self, peer: PeerId) -> Path {
         let (round_trip, rate) = self.links.get(&peer).map_or((None, None), Link::measure);

@@ -362,12 +362,15 @@ impl<D: Drive> Shared<D> {
                     }
                 }
             });
-            match step {
-                // A thread that wants to start something is not kept waiting.
-                Ok(Some(Ok(Step::CheckAll))) => MutexGuard::bump(state),
-                Ok(Some(Err(Yield))) => MutexGuard::unlocked(state, std::thread::yield_now),
+            let yields = match step {
+                Ok(Some(Ok(Step::CheckAll))) => false,
+                Ok(Some(Err(Yield))) => true,
                 Ok(Some(_)) => break false,
                 Ok(None) | Err(_) => break true,
+            };
+            // A thread that wants to start something is not kept waiting.
+            if !yields {
+                MutexGuard::bump(state);
             }
             if expected != Expected::SharedMemory && asks_poller {
                 // An error shows again when the thread sleeps.
@@ -375,6 +378,10 @@ impl<D: Drive> Shared<D> {
                 if !ready.is_empty() {
                     break true;
                 }
+            }
+            // What has arrived already needs no other thread to run first.
+            if yields {
+                MutexGuard::unlocked(state, std::thread::yield_now);
             }
         };
         state.waiters[expected as usize] = waiter;

@@ -111,10 +111,7 @@ pub struct Waiter {
     spin: Duration,
     /// Waits in a row that took much longer than any spin.
     slow_waits: u32,
-    /// So many waits to come do not yield.
-    waits_without_yield: u32,
-    /// How many those will be the next time.
-    next_without_yield: u32,
+    slow_yields: SlowYields,
     current: Current,
 }
 
@@ -135,8 +132,29 @@ struct Current {
     cancel_at: Option<Instant>,
 }
 
-/// How many waits do not yield after one in which that took too long: at first, and at most.
-const WITHOUT_YIELD: core::ops::Range<u32> = 64..8192;
+/// What yields cost that took too long, because another program used the core. The debt decays with time: so waits yield again
+/// when the other program has ended, and if it has not, slow yields take a small part of the time.
+#[derive(Clone, Copy, Default, Debug)]
+struct SlowYields {
+    /// Waits do not yield before.
+    paid_at: Option<Instant>,
+}
+
+impl SlowYields {
+    /// Of the time, at most one part in so many is spent in slow yields.
+    const PARTS: u32 = 16;
+    /// The longest time without a yield.
+    const DEBT_MAX: Duration = Duration::from_millis(200);
+
+    fn charge(&mut self, now: Instant, took: Duration) {
+        let from = self.paid_at.map_or(now, |paid_at| paid_at.max(now));
+        self.paid_at = Some((from + took * Self::PARTS).min(now + Self::DEBT_MAX));
+    }
+
+    fn are_paid(&self, now: Instant) -> bool {
+        self.paid_at.is_none_or(|paid_at| paid_at <= now)
+    }
+}
 
 /// One of so many slow waits spins for the longest time. Otherwise a phase of slow waits would have no end where each
 /// wake-up takes longer than the spin that avoids it.
@@ -149,8 +167,7 @@ impl Waiter {
             policy,
             spin: policy.spin_max,
             slow_waits: 0,
-            waits_without_yield: 0,
-            next_without_yield: WITHOUT_YIELD.start,
+            slow_yields: SlowYields::default(),
             current: Current::default(),
         };
         waiter.begin();
@@ -241,8 +258,7 @@ impl Waiter {
             && now - yielded > self.policy.yield_max
         {
             current.yields = self.policy.yields;
-            self.waits_without_yield = self.next_without_yield;
-            self.next_without_yield = (self.next_without_yield * 2).min(WITHOUT_YIELD.end);
+            self.slow_yields.charge(now, now - yielded);
         }
         let left = wait.deadline.left_at(now);
         if left.is_zero() {
@@ -269,7 +285,7 @@ impl Waiter {
             current.checks = self.policy.checks_per_clock;
             return Ok(Step::CheckAll);
         }
-        if self.yields(waited) {
+        if self.yields(now, waited) {
             self.current.yielded = Some(now);
             return Err(Yield);
         }
@@ -281,10 +297,9 @@ impl Waiter {
     /// Whether to let other threads run. Where ranks share cores, the awaited one often runs next, and no thread has to
     /// be woken. If another program runs next it may keep the core for milliseconds; a thread that blocks gets it back
     /// sooner.
-    fn yields(&mut self, waited: Duration) -> bool {
+    fn yields(&mut self, now: Instant, waited: Duration) -> bool {
         let current = &mut self.current;
-        if current.yields == 0 && self.waits_without_yield > 0 {
-            self.waits_without_yield -= 1;
+        if current.yields == 0 && !self.slow_yields.are_paid(now) {
             current.yields = self.policy.yields;
         }
         if current.yields >= self.policy.yields || waited >= self.spin.saturating_add(self.policy.yield_for) {

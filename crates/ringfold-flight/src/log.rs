@@ -72,7 +72,11 @@ impl FlightLog {
         }
         let log = Self::parse(&bytes);
         if log.header.is_none() && log.records.is_empty() {
-            return Err(invalid("it is not a flight recorder".into()));
+            // A new file has zeros.
+            let is_new = log.damaged == 0;
+            let why =
+                if is_new { "it is empty: no record was written" } else { "it is not a flight recorder" };
+            return Err(invalid(why.into()));
         }
         Ok(log)
     }

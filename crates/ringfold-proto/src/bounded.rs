@@ -6,6 +6,7 @@ use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, Wait, Wa
 use crate::charter::Charter;
 use crate::claim::{CertificateChain, Signature};
 use crate::coordinator::MasterMessage;
+use crate::cores::CoreShare;
 use crate::descriptor::{Descriptor, Weight};
 use crate::doctor::Finding;
 use crate::epoch::{EpochDescription, Member, ResumedOp};
@@ -236,6 +237,7 @@ fn check_charter(charter: &Charter) -> Result<(), LimitExceeded> {
 fn check_join(join: &Join) -> Result<(), LimitExceeded> {
     check_name(&join.name)?;
     name_problem(&join.name).map_or(Ok(()), |what| at_most(what, 1, 0))?;
+    check_cores(&join.cores)?;
     check_addresses(&join.addresses)
 }
 
@@ -293,9 +295,14 @@ pub fn check_description(description: &EpochDescription) -> Result<(), LimitExce
     description.members.iter().try_for_each(check_member)
 }
 
+fn check_cores(cores: &CoreShare) -> Result<(), LimitExceeded> {
+    at_most("runs of cores", cores.runs.len(), limits::CORE_RUNS_MAX)
+}
+
 /// Checks a member.
-pub fn check_member(Member { name, addresses, .. }: &Member) -> Result<(), LimitExceeded> {
+pub fn check_member(Member { name, addresses, cores, .. }: &Member) -> Result<(), LimitExceeded> {
     check_name(name)?;
+    check_cores(cores)?;
     check_addresses(addresses)
 }
 

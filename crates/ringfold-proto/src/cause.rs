@@ -313,6 +313,7 @@ impl Wait {
         match self.waited_ms {
             0 => String::new(),
             short @ ..1000 => format!(" for {} s", tenths(short)),
+            short @ ..10_000 => format!(" for {} s", tenths(short).trim_end_matches(".0")),
             long => format!(" for {} s", (u64::from(long) + 500) / 1000),
         }
     }
@@ -400,7 +401,7 @@ const ORPHANED: &str = ", and all peers that held the state have departed: sync 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum StateRejection {
     /// The offered revision is beyond the next one.
-    #[error("RevisionIncrementViolation: offered {offered}, but {next} is next")]
+    #[error("REVISION_INCREMENT_VIOLATION: offered {offered}, but {next} is next")]
     RevisionIncrementViolation { offered: Revision, next: Revision },
     /// Keys, types, counts or flags differ from those of the elected state, first at this key.
     #[error("the state's layout differs from the elected one at key {key:?}")]
@@ -421,5 +422,21 @@ impl StateRejection {
     /// Whether the same offer may be accepted later.
     pub fn is_retryable(&self) -> bool {
         crate::peer::FailureKind::of_rejection(self).is_retryable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_waits_have_a_digit_behind_the_point() {
+        let texts = [0, 300, 1500, 1999, 5000, 5049, 9999, 10_600].map(|waited_ms| {
+            let wait = Wait { waited_ms, ..Wait::for_master() };
+            wait.duration()
+        });
+        let expected = ["", "0.3", "1.5", "1.9", "5", "5", "9.9", "11"];
+        let with_unit = expected.map(|n| if n.is_empty() { String::new() } else { format!(" for {n} s") });
+        assert_eq!(texts, with_unit);
     }
 }

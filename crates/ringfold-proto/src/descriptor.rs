@@ -254,6 +254,7 @@ impl TryFrom<WireDescriptor> for Descriptor {
 
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Collective::{AllReduce, Reduce, ReduceScatter};
         match (self.collective, self.collective.table_row()) {
             (Collective::Barrier, (_, name, _)) => return f.write_str(name),
             (Collective::Transfer { from, to }, (_, name, _)) => write!(f, "{name} from {from} to {to}")?,
@@ -262,9 +263,18 @@ impl fmt::Display for Descriptor {
         }
         // Users do not count the element for the sum of the weights.
         let count = self.count.saturating_sub(u64::from(self.weight.is_some()));
-        write!(f, " ({} of {count} x {}", self.op, self.dtype)?;
-        if self.weight.is_some() {
-            write!(f, ", weighted")?;
+        f.write_str(" (")?;
+        if matches!(self.collective, AllReduce | ReduceScatter | Reduce { .. }) {
+            write!(f, "{} of ", self.op)?;
+        }
+        write!(f, "{count} x {}", self.dtype)?;
+        let options = [
+            (self.weight.is_some(), "weighted"),
+            (self.reproducible, "reproducible"),
+            (self.resume, "resume"),
+        ];
+        for (_, name) in options.into_iter().filter(|(is_on, _)| *is_on) {
+            write!(f, ", {name}")?;
         }
         if let Some(q) = self.quantization {
             write!(f, ", {:?} to {}", q.algorithm, q.dtype)?;

@@ -2,6 +2,7 @@
 #![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::PeerName;
+use crate::cores::CoreShare;
 use crate::id::{EpochId, OpId, PeerId, Rank};
 use crate::network::Network;
 use crate::tuning::Tuning;
@@ -17,6 +18,8 @@ pub struct Member {
     /// The id of its host. Members with the same id try shared memory.
     pub host: u64,
     pub site: u32,
+    /// The cores of its host that it may use.
+    pub cores: CoreShare,
     pub addresses: Vec<SocketAddr>,
 }
 

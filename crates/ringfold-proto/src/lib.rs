@@ -9,6 +9,7 @@ pub mod cause;
 pub mod charter;
 pub mod claim;
 pub mod coordinator;
+pub mod cores;
 pub mod data_header;
 mod decode_budget;
 pub mod descriptor;

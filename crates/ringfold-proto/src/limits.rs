@@ -91,6 +91,9 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Listening addresses of a peer.
 pub const ADDRESSES_MAX: usize = 8;
 
+/// Runs of cores that a peer may use; it leaves out further ones.
+pub const CORE_RUNS_MAX: usize = 64;
+
 /// Entries of a shared state.
 pub const STATE_ENTRIES_MAX: usize = 32_768;
 

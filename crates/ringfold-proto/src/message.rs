@@ -5,6 +5,7 @@ use crate::bounded;
 use crate::cause::{Cause, Removal, Wait};
 use crate::charter::{Charter, VoterRecord};
 use crate::claim::{CertificateChain, Signature};
+use crate::cores::CoreShare;
 use crate::descriptor::Descriptor;
 use crate::doctor::Finding;
 use crate::epoch::{Attributes, EpochDescription, MissingPair, ResumedOp};
@@ -101,6 +102,8 @@ pub struct Join {
     pub name: String,
     pub host: u64,
     pub site: u32,
+    /// The cores of its host that it may use.
+    pub cores: CoreShare,
     /// Its listening addresses. The master's driver replaces unspecified ones by the address that it sees.
     pub addresses: Vec<SocketAddr>,
     /// Whether it relays the traffic of members that cannot reach each other.

@@ -110,7 +110,17 @@ pub(crate) fn wait_interruptible<T>(
     }
 }
 
-/// A timeout in seconds. Negative is 0; what a `Duration` cannot hold is for ever.
+/// The time limit of an operation in seconds; what a `Duration` cannot hold is for ever. Not 0: an operation that ends at once
+/// would fail its group.
+pub(crate) fn time_limit(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    if seconds > 0.0 {
+        return Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    }
+    let text = format!("invalid timeout {seconds}: must be a number of seconds > 0");
+    Err(invalid_group_argument(py, &text))
+}
+
+/// How long to wait for something, in seconds. Negative is 0; what a `Duration` cannot hold is for ever.
 pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() {
         return Err(invalid_group_argument(py, "invalid timeout nan: must be a number of seconds"));

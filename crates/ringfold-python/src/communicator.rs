@@ -275,7 +275,9 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.get() {
-            finish_detached(|| handle.leave());
+            finish_detached(|| {
+                handle.leave();
+            });
         }
     }
 }
@@ -285,14 +287,16 @@ impl AllReduceRequest<'_> {
     fn parse(&self) -> PyResult<(AllReduceArgs, Reduction)> {
         let py = self.send.py();
         let argument = |error: CallError| error.to_exception(py);
-        let mut send = Tensor::of(&self.send, "send")?;
-        let recv =
-            if self.send.is(&self.recv) { Ok(send.clone_ref(py)) } else { Tensor::of(&self.recv, "recv") };
-        let mut recv = recv?.writable("recv")?;
+        // In place the caller has passed one tensor, perhaps under another name.
+        let is_in_place = self.send.is(&self.recv);
+        let [sent, received] = if is_in_place { ["tensor"; 2] } else { ["send", "recv"] };
+        let mut send = Tensor::of(&self.send, sent)?;
+        let recv = if is_in_place { Ok(send.clone_ref(py)) } else { Tensor::of(&self.recv, received) };
+        let mut recv = recv?.writable(received)?;
         if let Some(dtype) = self.dtype {
             let dtype = enum_values::parse_dtype(dtype).map_err(argument)?;
-            send = send.reinterpret(dtype, "send")?;
-            recv = recv.reinterpret(dtype, "recv")?;
+            send = send.reinterpret(dtype, sent)?;
+            recv = recv.reinterpret(dtype, received)?;
         }
         if send.elements() != recv.elements() {
             let (send, recv) = (send.elements(), recv.elements());
@@ -306,7 +310,7 @@ impl AllReduceRequest<'_> {
         if let Some(count) = self.elements
             && count != send.len()
         {
-            let text = format!("the descriptor says {count} elements, but send has {}", send.len());
+            let text = format!("the descriptor says {count} elements, but {sent} has {}", send.len());
             return Err(PyValueError::new_err(text));
         }
         let mut options = AllReduce::new(enum_values::parse_reduce_op(self.op).map_err(argument)?);
@@ -339,8 +343,8 @@ impl AllReduceRequest<'_> {
                 Buffers::OutOfPlace { source: send.view(py), target: recv.memory(py) }
             }
             (Device::Cuda, Device::Cuda) => Buffers::Device {
-                source: send.device_memory(py, "send")?,
-                target: recv.device_memory(py, "recv")?,
+                source: send.device_memory(py, sent)?,
+                target: recv.device_memory(py, received)?,
             },
             _ => return Err(PyValueError::new_err("send and recv are not on the same kind of device")),
         };
@@ -361,6 +365,9 @@ fn bandwidth(text: Option<String>, name: &str) -> PyResult<Option<ringfold::Band
 }
 
 fn duration(seconds: f64, name: &str) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("invalid {name} {seconds}: must be seconds >= 0")))
+    // What is sent is 32 bits of milliseconds.
+    let max = f64::from(u32::MAX / 1000);
+    let given = if seconds <= max { Duration::try_from_secs_f64(seconds).ok() } else { None };
+    let text = || format!("invalid {name} {seconds}: must be a number of seconds from 0 to {max}");
+    given.ok_or_else(|| PyValueError::new_err(text()))
 }

@@ -3,11 +3,11 @@
 //! Tensors are addresses, and streams are the driver's handles. Operations run in the order of their stream, so
 //! memory that is freed in stream order, as torch does, stays valid while it is used.
 
-use crate::call::{drop_detached, duration, try_detached};
+use crate::call::{deadline, drop_detached, duration, time_limit, try_detached};
 use crate::cuda_compiler::add_search_dirs;
 use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
-use crate::group::{Group, element_type, operation, optional_duration, reduce_op};
+use crate::group::{Group, element_type, operation, optional_limit, reduce_op};
 use core::any::Any;
 use core::time::Duration;
 use parking_lot::Mutex;
@@ -67,7 +67,7 @@ impl DeviceGroup {
         stream: usize,
         own: Option<usize>,
     ) -> PyResult<Option<DeviceCall>> {
-        let timeout = optional_duration(py, timeout)?;
+        let timeout = optional_limit(py, timeout)?;
         let (group, dtype, op) = (self.open_group(py)?, element_type(py, dtype)?, reduce_op(py, reduce)?);
         let bytes = count * dtype.bytes();
         try_detached(py, || {
@@ -98,7 +98,7 @@ impl DeviceGroup {
     ) -> PyResult<Option<DeviceCall>> {
         let (group, dtype) = (self.open_group(py)?, element_type(py, dtype)?);
         let op = operation(py, op, reduce, peer, counts, others, 0)?;
-        let timeout = optional_duration(py, timeout)?;
+        let timeout = optional_limit(py, timeout)?;
         try_detached(py, || {
             let _current = group.gpu()?.make_current()?;
             let lend_all = |spans: &[(u64, usize)]| {
@@ -118,7 +118,7 @@ impl DeviceGroup {
         stream: usize,
         own: Option<usize>,
     ) -> PyResult<Option<DeviceCall>> {
-        let timeout = optional_duration(py, timeout)?;
+        let timeout = optional_limit(py, timeout)?;
         let group = self.open_group(py)?;
         let types = batch.iter().map(|one| element_type(py, one.4)).collect::<PyResult<Vec<_>>>()?;
         try_detached(py, || {
@@ -166,7 +166,7 @@ impl DeviceGroup {
 
     /// Sets how long kernels wait for a rank.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        self.open_group(py)?.set_timeout(duration(py, seconds)?);
+        self.open_group(py)?.set_timeout(time_limit(py, seconds)?);
         Ok(())
     }
 
@@ -213,8 +213,7 @@ impl DeviceCall {
     /// Waits up to so many seconds for its end. False if it has not ended by then; raises why the group has failed, if it has.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline =
-            optional_duration(py, timeout)?.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = deadline(py, timeout)?;
         loop {
             let slice = Instant::now() + WAIT_SLICE;
             let until = deadline.map_or(slice, |deadline| deadline.min(slice));

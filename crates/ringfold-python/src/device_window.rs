@@ -4,7 +4,7 @@ use crate::call::{drop_detached, try_detached};
 use crate::device_group::{DeviceCall, DeviceGroup, borrow_stream, issue, lend};
 use crate::exception::{ToException, port_error};
 use crate::fork_guard::ForkGuard;
-use crate::group::optional_duration;
+use crate::group::optional_limit;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ringfold::cuda::Stream;
@@ -94,7 +94,7 @@ impl DeviceWindow {
         stream: usize,
         own: Option<usize>,
     ) -> PyResult<Option<DeviceCall>> {
-        let timeout = optional_duration(py, timeout)?;
+        let timeout = optional_limit(py, timeout)?;
         self.issue(py, stream, own, |window, on| window.wait_signal(from, timeout, on))
     }
 

@@ -1,7 +1,9 @@
 //! Groups of fixed ranks, for Python.
 
 use crate::bootstrap::bootstrap;
-use crate::call::{SIGNALS_EVERY, detached, duration, finish_detached, is_interrupted, try_detached};
+use crate::call::{
+    SIGNALS_EVERY, detached, duration, finish_detached, is_interrupted, time_limit, try_detached,
+};
 use crate::exception::{ToException, connect_error, invalid_group_argument};
 use crate::fork_guard::ForkGuard;
 use crate::group_work::GroupWork;
@@ -51,8 +53,8 @@ impl Group {
             .settings(settings::given(&settings))
             .cancel_when(SIGNALS_EVERY, is_interrupted)
             .restore_on_failure(restores)
-            .timeout(duration(py, timeout)?)
-            .connect_timeout(duration(py, connect_timeout)?);
+            .timeout(time_limit(py, timeout)?)
+            .connect_timeout(time_limit(py, connect_timeout)?);
         if let Some(at) = at {
             builder = builder.bootstrap(bootstrap(at)?);
         }
@@ -106,7 +108,7 @@ impl Group {
         tag: u64,
     ) -> PyResult<()> {
         let group = self.group.of_group(py)?;
-        let (dtype, timeout) = (element_type(py, dtype)?, optional_duration(py, timeout)?);
+        let (dtype, timeout) = (element_type(py, dtype)?, optional_limit(py, timeout)?);
         let op = operation(py, op, reduce, peer, counts, others, tag)?;
         let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
         try_detached(py, || operands.lend(|slices| group.run_slices(op, dtype, slices, timeout)))
@@ -130,7 +132,7 @@ impl Group {
         keep: Py<PyAny>,
     ) -> PyResult<GroupWork> {
         let group = self.group.of_group(py)?;
-        let (dtype, timeout) = (element_type(py, dtype)?, optional_duration(py, timeout)?);
+        let (dtype, timeout) = (element_type(py, dtype)?, optional_limit(py, timeout)?);
         let op = operation(py, op, reduce, peer, counts, others, tag)?;
         let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
         let (buffers, copy_back) = operands.keep(keep);
@@ -154,7 +156,7 @@ impl Group {
         settings: Option<Pairs>,
     ) -> PyResult<Self> {
         let (group, timeout, media) =
-            (self.group.of_group(py)?, duration(py, timeout)?, media_of(py, media)?);
+            (self.group.of_group(py)?, time_limit(py, timeout)?, media_of(py, media)?);
         let given = settings.map(|pairs| settings::given(&pairs));
         let child = detached(py, || group.split_by(&ranks, name, timeout, media, given))?;
         child.map(Self::of).map_err(|error| connect_error(py, &error))
@@ -180,7 +182,7 @@ impl Group {
 
     /// Sets the timeout of later operations.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        self.group.of_group(py)?.set_timeout(duration(py, seconds)?);
+        self.group.of_group(py)?.set_timeout(time_limit(py, seconds)?);
         Ok(())
     }
 
@@ -282,7 +284,7 @@ pub(crate) fn reduce_op(py: Python<'_>, number: u8) -> PyResult<ReduceOp> {
         .ok_or_else(|| invalid_group_argument(py, &format!("unknown reduce operation {number}")))
 }
 
-/// A timeout in seconds, if there is one.
-pub(crate) fn optional_duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    seconds.map(|seconds| duration(py, seconds)).transpose()
+/// The time limit of an operation in seconds, if there is one.
+pub(crate) fn optional_limit(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    seconds.map(|seconds| time_limit(py, seconds)).transpose()
 }

@@ -241,8 +241,7 @@ impl Tensor {
                 )));
             }
         };
-        let dtype = dtype_of_dlpack(tensor.dtype)
-            .ok_or_else(|| PyTypeError::new_err(format!("unsupported element type of {name}")))?;
+        let dtype = dtype_of_dlpack(tensor.dtype).ok_or_else(|| unsupported_type(object, name))?;
         let dimensions = usize::try_from(tensor.ndim).unwrap_or(0);
         let shape = slice(tensor.shape, dimensions);
         if !tensor.strides.is_null() && !is_contiguous(shape, slice(tensor.strides, dimensions)) {
@@ -292,6 +291,13 @@ fn export_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>
 
 fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.hasattr(intern!(object.py(), "__dlpack__"))
+}
+
+/// Names the type as the tensor's library does.
+fn unsupported_type(object: &Bound<'_, PyAny>, name: &str) -> PyErr {
+    let own =
+        object.getattr(intern!(object.py(), "dtype")).map_or_else(|_| String::new(), |it| format!(" {it}"));
+    PyTypeError::new_err(format!("unsupported element type{own} of {name}"))
 }
 
 fn invalid_tensor(py: Python<'_>, name: &str, why: &PyErr) -> PyErr {

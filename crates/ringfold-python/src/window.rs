@@ -1,9 +1,9 @@
 //! Windows of groups, for Python.
 
-use crate::call::{deadline, detached, try_detached, wait_interruptible};
+use crate::call::{deadline, detached, duration, try_detached, wait_interruptible};
 use crate::exception::{ToException, invalid_group_argument};
 use crate::fork_guard::ForkGuard;
-use crate::group::{Group, optional_duration};
+use crate::group::{Group, optional_limit};
 use crate::operands::BufferSpan;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -75,7 +75,7 @@ impl Window {
         timeout: Option<f64>,
         keep: Py<PyAny>,
     ) -> PyResult<WindowWork> {
-        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        let (window, timeout) = (self.window.of_group(py)?, optional_limit(py, timeout)?);
         let source = BufferSpan::of(source)?.view(&Arc::new(keep));
         let work = try_detached(py, || window.begin_put(source, rank, offset, timeout))?;
         Ok(WindowWork { work: ForkGuard::new(work) })
@@ -83,13 +83,15 @@ impl Window {
 
     /// Signals a rank.
     fn signal(&self, py: Python<'_>, rank: usize, timeout: Option<f64>) -> PyResult<()> {
-        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        let (window, timeout) = (self.window.of_group(py)?, optional_limit(py, timeout)?);
         try_detached(py, || window.signal(rank, timeout))
     }
 
     /// Starts to wait for a signal of a rank.
     fn wait_signal(&self, py: Python<'_>, rank: usize, timeout: Option<f64>) -> PyResult<WindowWork> {
-        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        // A wait for a signal that ends at once fails nothing.
+        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+        let window = self.window.of_group(py)?;
         let work = window.begin_wait_signal(rank, timeout).map_err(|error| error.to_exception(py))?;
         Ok(WindowWork { work: ForkGuard::new(work) })
     }

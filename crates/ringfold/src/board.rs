@@ -34,7 +34,7 @@ use one_shot::OneShot;
 use peer_memory::{Introductions, PeerMemory};
 use pipeline::Pipeline;
 use ringfold_fabric::arena::{Arena, ArenaMember, WaitTerms};
-use ringfold_fabric::waiter::CancelToken;
+use ringfold_fabric::waiter::{CancelToken, Policy};
 use ringfold_fabric::worker_pool::WorkerPool;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
@@ -57,6 +57,10 @@ pub struct Board {
     collectives: u64,
     /// The last descriptor and its fingerprint: programs repeat calls.
     last: Option<(Descriptor, u64)>,
+    /// The last two calls of this rank, for the others' errors; a rank that only sends may be one call ahead.
+    calls: [CallNote; 2],
+    /// The barrier behind a collective runs, which is no call.
+    is_deciding: bool,
     /// The memory of all ranks, once they have agreed to read it.
     peers: Option<Vec<PeerMemory>>,
     /// The shared buffers of the other ranks.
@@ -80,6 +84,9 @@ pub enum BoardError {
     #[error("{rank} has left")]
     Left { rank: Rank },
 }
+
+/// A call of a rank: the number of the first such collective in a row, counted from 1, and the encoded descriptor.
+type CallNote = [u8; 28];
 
 /// The fingerprint of the [agreement](Board::agree_on_direct_copies).
 const AGREEMENT: u64 = u64::from_le_bytes(*b"rfdirect");
@@ -111,6 +118,8 @@ impl Board {
             rounds: 0,
             collectives: 0,
             last: None,
+            calls: [CallNote::default(); 2],
+            is_deciding: false,
             peers: None,
             mapped,
             workers: None,
@@ -155,9 +164,11 @@ impl Board {
         let mut until = || terms;
         // The number of the barrier. No rank can have decided it before this rank reaches it.
         let point = self.collectives + 2;
-        let outcome = self
-            .attempt(descriptor, layout, tuning, operands, &mut until)
-            .and_then(|()| self.attempt(&barrier, &Layout::Even, tuning, Operands::none(), &mut until));
+        let outcome = self.attempt(descriptor, layout, tuning, operands, &mut until).and_then(|()| {
+            self.is_deciding = true;
+            self.attempt(&barrier, &Layout::Even, tuning, Operands::none(), &mut until)
+        });
+        self.is_deciding = false;
         match outcome {
             Ok(()) if self.member.arena().settle(point) => Ok(()),
             Ok(()) => Err(BoardError::aborted(self.member.arena())),
@@ -215,6 +226,11 @@ impl Board {
     #[inline]
     pub fn set_cancellable(&mut self, is_cancellable: bool) {
         self.member.set_cancellable(is_cancellable);
+    }
+
+    /// Whether each rank has a core of its own; without, it waits without a spin.
+    pub fn set_own_cores(&mut self, each_has_one: bool) {
+        self.member.set_policy(Policy::BOARD.for_cores(each_has_one));
     }
 
     /// How often this rank has slept in a wait so far.
@@ -322,6 +338,9 @@ impl Board {
             _ => {
                 let fingerprint = descriptor.fingerprint(Algorithm::Direct, 0);
                 self.last = Some((*descriptor, fingerprint));
+                if !self.is_deciding {
+                    self.note_call(descriptor);
+                }
                 fingerprint
             }
         };
@@ -334,6 +353,29 @@ impl Board {
         };
         // The same collective at another time has another fingerprint.
         common.wrapping_add(self.collectives.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Notes for the other ranks which call begins now.
+    fn note_call(&mut self, descriptor: &Descriptor) {
+        let mut note = CallNote::default();
+        let (number, encoded) = note.split_at_mut(8);
+        if postcard::to_slice(descriptor, encoded).is_ok() {
+            number.copy_from_slice(&(self.collectives + 1).to_le_bytes());
+        }
+        self.calls = [self.calls[1], note];
+        let words = self.calls.as_flattened().as_chunks().0;
+        self.member.note(core::array::from_fn(|index| u64::from_le_bytes(words[index])));
+    }
+
+    /// What a rank has called as the collective with this number, counted from 0; none if it is further, or has not begun.
+    pub(crate) fn call_of(arena: &Arena, rank: Rank, number: u64) -> Option<Descriptor> {
+        let bytes = arena.note_of(rank).map(u64::to_le_bytes);
+        let (calls, _) = bytes.as_flattened().as_chunks::<{ size_of::<CallNote>() }>();
+        calls.iter().rev().find_map(|note| {
+            let (first, encoded) = note.split_first_chunk()?;
+            let is_it = (1..=number + 1).contains(&u64::from_le_bytes(*first));
+            postcard::take_from_bytes(encoded).ok().filter(|_| is_it).map(|(descriptor, _)| descriptor)
+        })
     }
 
     /// Aborts the board for all ranks.

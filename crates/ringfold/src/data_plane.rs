@@ -28,8 +28,9 @@ use ringfold_plan::parts::Chunking;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
+use ringfold_proto::cores::{CoreShare, each_has_a_core};
 use ringfold_proto::descriptor::Descriptor;
-use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::epoch::{EpochDescription, Member};
 use ringfold_proto::event::LinkTransport;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Tag};
@@ -39,7 +40,7 @@ use ringfold_proto::network::{Network, Path};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Plans that are kept, per epoch.
@@ -74,8 +75,10 @@ pub(crate) struct DataPlane {
     leavers: BTreeSet<PeerId>,
     /// Operations that are not done.
     running: HashSet<OpId>,
-    /// Members on this host.
-    neighbours: usize,
+    /// The members, whether each has this one's host id, and the cores that it may use. This one is the last.
+    core_shares: Vec<(PeerId, bool, CoreShare)>,
+    has_own_core: bool,
+    has_spare_core: bool,
     /// Links with buffered arrivals, which the poller does not report.
     unread: BTreeSet<PeerId>,
     /// Quantisation errors that the last committed operation of each tag has left.
@@ -164,7 +167,9 @@ impl DataPlane {
             pinged: HashMap::default(),
             leavers: BTreeSet::new(),
             running: HashSet::default(),
-            neighbours: 1,
+            core_shares: Vec::new(),
+            has_own_core: false,
+            has_spare_core: false,
             unread: BTreeSet::new(),
             residuals: HashMap::default(),
             suspended: HashMap::default(),
@@ -175,8 +180,11 @@ impl DataPlane {
     /// Opens an epoch: operations may start in it.
     pub(crate) fn open_epoch(&mut self, description: &EpochDescription, me: PeerId) -> Result<(), String> {
         let me = description.rank_of(me).ok_or("this peer is not a member of the epoch")?;
-        let host = description.members[me.index()].host;
-        self.neighbours = description.members.iter().filter(|member| member.host == host).count();
+        let own = &description.members[me.index()];
+        let others = description.members.iter().filter(|member| member.peer != own.peer);
+        let share = |member: &Member| (member.peer, member.host == own.host, member.cores.clone());
+        self.core_shares = others.chain([own]).map(share).collect();
+        self.count_cores();
         let membership = Membership {
             members: description.members.iter().map(|member| member.peer).collect(),
             me,
@@ -218,7 +226,7 @@ impl DataPlane {
 
     /// Whether no other member is on this host.
     pub(crate) fn is_alone_on_host(&self) -> bool {
-        self.neighbours == 1
+        self.core_shares.iter().filter(|(_, has_host_id, _)| *has_host_id).count() == 1
     }
 
     /// Forgets the quantisation errors of a tag, or of all.
@@ -368,6 +376,11 @@ impl DataPlane {
 
     fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
         self.medium.add(peer, link);
+        // Members of this host may have host ids of their own, so as not to share memory.
+        let has_new_share = |(of, has_host_id, _): &(PeerId, bool, CoreShare)| *of == peer && !has_host_id;
+        if self.medium.is_local(peer) && self.core_shares.iter().any(has_new_share) {
+            self.count_cores();
+        }
         self.executor.handle_link_up(now, peer);
         // Arrivals may have been read with the handshake, or be in shared memory.
         self.unread.insert(peer);
@@ -596,10 +609,9 @@ impl DataPlane {
 
     /// What may arrive soon, and is worth spinning for.
     pub(crate) fn expects(&self) -> Expected {
-        let ranks = self.neighbours.max(self.medium.local_count() + 1);
         if self.running.is_empty() {
             Expected::Nothing
-        } else if ranks > cores() {
+        } else if !self.has_own_core {
             Expected::OnSharedCores
         } else if self.medium.is_all_shared() {
             Expected::SharedMemory
@@ -608,9 +620,24 @@ impl DataPlane {
         }
     }
 
-    /// Whether this host has more cores than ranks.
+    /// Whether each member on this host can have a core of its own.
+    pub(crate) fn has_own_core(&self) -> bool {
+        self.has_own_core
+    }
+
+    /// Whether there is one more for this member.
     pub(crate) fn has_spare_core(&self) -> bool {
-        self.neighbours.max(self.medium.local_count() + 1) < cores()
+        self.has_spare_core
+    }
+
+    fn count_cores(&mut self) {
+        let Self { core_shares, medium, .. } = self;
+        let here = core_shares.iter().filter(|(peer, has_host_id, _)| *has_host_id || medium.is_local(*peer));
+        let mut shares: Vec<_> = here.map(|(.., share)| share).collect();
+        self.has_own_core = each_has_a_core(&shares);
+        // This member is the last one.
+        shares.extend(shares.last().copied());
+        self.has_spare_core = each_has_a_core(&shares);
     }
 
     /// The number of links that use shared memory.
@@ -726,11 +753,4 @@ impl DataPlane {
             self.mesh.handle_timeout(now);
         }
     }
-}
-
-/// The number of cores that this process may use.
-fn cores() -> usize {
-    static CORES: LazyLock<usize> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    *CORES
 }

@@ -160,6 +160,7 @@ mod tests {
             name: "host-1".into(),
             host: 3,
             site: 0,
+            cores: Default::default(),
             addresses: vec!["192.0.2.1:4000".parse().unwrap(), "[2001:db8::1]:1".parse().unwrap()],
         };
         let description = EpochDescription {

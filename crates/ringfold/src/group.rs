@@ -428,6 +428,11 @@ impl Group {
         self.run_bytes_in_place(op, T::DTYPE, data.as_mut_bytes())
     }
 
+    /// Whether each rank of this host can have a core of its own.
+    pub(crate) fn has_own_core(&self) -> bool {
+        self.core().engine.with(|driver| driver.has_own_core()).unwrap_or(false)
+    }
+
     fn core(&self) -> &Arc<Core> {
         &self.handle.core
     }

@@ -181,7 +181,7 @@ impl Window {
         let Opened { own, signals, peers, about } = opening.run(memory, about)?;
         drop(opened);
         hub.watch(&signals);
-        let policy = Policy::SIGNAL.for_ranks(group.world());
+        let policy = Policy::SIGNAL.for_cores(group.has_own_core());
         let group = group.clone();
         Ok(Self {
             inner: Arc::new(WindowInner { group, hub, description, own, signals, peers, about, policy }),

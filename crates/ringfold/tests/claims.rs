@@ -195,8 +195,15 @@ impl ScriptedPeer {
     /// Joins as the first peer. Returns what it has to report, with an operation that was committed.
     fn join(&mut self) -> Resume {
         let addresses = vec!["127.0.0.1:7".parse().unwrap()];
-        let join =
-            Join { group: GroupId(0), name: "mallory".into(), host: 1, site: 0, addresses, relays: false };
+        let join = Join {
+            group: GroupId(0),
+            name: "mallory".into(),
+            host: 1,
+            site: 0,
+            cores: Default::default(),
+            addresses,
+            relays: false,
+        };
         self.send(0, ToMaster::Join(join.clone()));
         let (incarnation, seniority) = self.find(|message| match message {
             ToPeer::Registered { incarnation, seniority } => Some((incarnation, seniority)),

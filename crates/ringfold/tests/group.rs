@@ -247,7 +247,48 @@ fn different_calls_of_ranks_are_detected() {
             group.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum).unwrap_err().to_string()
         });
         for error in errors {
-            assert!(error.contains("rank 2") || error.contains("another call"), "{error}");
+            for part in ["rank 2", "(sum of 400 x float32)", "(sum of 500 x float32)"] {
+                assert!(error.contains(part), "{media:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn both_calls_are_named_if_one_rank_has_gone_on() {
+    for media in [Media::Tcp, Media::Auto] {
+        let errors = ranks(2, media, |group| {
+            if group.rank() == 0 {
+                // It only sends, so it does not wait for the other rank here, but in its next call.
+                let sent = group.broadcast(&mut [1_i32; 5], 0);
+                return sent.and_then(|()| group.barrier()).unwrap_err().to_string();
+            }
+            group.reduce(&mut [1_i64; 7], 1, ReduceOp::Max).unwrap_err().to_string()
+        });
+        for error in errors {
+            for part in ["broadcast from rank 0 (5 x int32)", "reduce to rank 1 (max of 7 x int64)"] {
+                assert!(error.contains(part), "{media:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ends_of_a_transfer_are_named_with_their_tag() {
+    let errors = ranks(2, Media::Auto, |group| {
+        let tag = TransferTag::new(9).unwrap();
+        if group.rank() == 0 {
+            let sent = group.run_bytes(GroupOp::Send { to: 1, tag }, ringfold::DType::F32, &[0; 80], &mut []);
+            return sent.and_then(|()| group.barrier()).unwrap_err().to_string();
+        }
+        group
+            .run_bytes(GroupOp::Recv { from: 0, tag }, ringfold::DType::F32, &[], &mut [0; 40])
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        for part in ["(20 x float32) with tag 9", "(10 x float32) with tag 9"] {
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -195,7 +195,15 @@ fn pair(to: SocketAddr) -> (Client, Client, EpochId) {
 
 fn join_message() -> Join {
     let addresses = vec!["0.0.0.0:7".parse().unwrap()];
-    Join { group: GroupId(0), name: "a client".into(), host: 1, site: 0, addresses, relays: false }
+    Join {
+        group: GroupId(0),
+        name: "a client".into(),
+        host: 1,
+        site: 0,
+        cores: Default::default(),
+        addresses,
+        relays: false,
+    }
 }
 
 fn connect(to: SocketAddr) -> TcpStream {

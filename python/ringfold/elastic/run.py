@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pccl
+from pccl._require import require_integer, require_seconds
 from ringfold._settings import SettingValue
 from ringfold.elastic.reduction import Operand, PendingReduction, ReductionResult, can_retry, reduce_one
 from ringfold.elastic.state import State
@@ -138,10 +140,14 @@ class Run:
         integrity: str | None = None,
         settings: Mapping[str, SettingValue] | None = None,
     ) -> None:
-        if peers_min < 1:
-            raise ValueError(f"invalid peers_min {peers_min}: must be at least 1")
-        if revision < 0:
-            raise ValueError(f"invalid revision {revision}: must be at least 0")
+        for what, number in (
+            ("peers_min", peers_min),
+            ("connect_attempts", connect_attempts),
+            ("max_in_flight", max_in_flight),
+        ):
+            require_integer(number, what, 1)
+        require_integer(revision, "revision", 0)
+        require_seconds(wait_timeout, "wait_timeout", math.inf)
         self._state = State(state)
         self._new_communicator = partial(
             pccl.Communicator,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
+import torch.distributed as dist
 import torchcomms
 from blocked import leave_pid, wait_until_other_blocked
 from ranks import Ranks
@@ -30,3 +32,19 @@ def ends_before_the_others(folder: Path) -> float:
 
 def test_what_was_issued_before_the_end_of_a_program_is_done(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(2, ends_before_the_others, tmp_path, exits_fully=True) == [3.0, 3.0]
+
+
+def ends_without_finalize() -> str:
+    # Torch keeps the process group until the process is gone.
+    dist.init_process_group("ringfold")
+    dist.barrier()
+    if dist.get_rank() == 1:
+        return ""
+    with pytest.raises(RuntimeError) as error:
+        dist.recv(torch.zeros(4), 1)
+    return str(error.value)
+
+
+def test_a_rank_that_ends_without_finalize_has_left(ranks: Ranks) -> None:
+    text = ranks.run(2, ends_without_finalize, exits_fully=True)[0]
+    assert "rank 1" in text and text.endswith("left"), text

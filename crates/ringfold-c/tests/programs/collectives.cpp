@@ -214,7 +214,7 @@ static void shared_state() {
         if (number == 0) state.revision += 5;
         EXPECT(number == 0 ? pcclSharedStateSyncFailed : pcclSuccess,
                pcclSynchronizeSharedState(comm, &state, nullptr));
-        HOLDS(number != 0 || std::strstr(pcclGetLastError(), "RevisionIncrementViolation"));
+        HOLDS(number != 0 || std::strstr(pcclGetLastError(), "REVISION_INCREMENT_VIOLATION"));
     });
 }
 

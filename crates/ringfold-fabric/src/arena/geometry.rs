@@ -38,6 +38,8 @@ pub(super) const SETTLED_AT: usize = SLEEPERS_AT + 24;
 /// The length of the abort's reason, and the reason.
 pub(super) const REASON_BYTES_AT: usize = SLEEPERS_AT + LINE_BYTES;
 pub(super) const REASON_AT: usize = REASON_BYTES_AT + 8;
+/// The words of a rank's note.
+pub(super) const NOTE_WORDS: usize = 7;
 pub(super) const REASON_BYTES_MAX: usize = 5 * LINE_BYTES - 8;
 const RANKS_AT: usize = REASON_BYTES_AT + 5 * LINE_BYTES;
 
@@ -102,6 +104,11 @@ impl Geometry {
     /// Whether the rank has joined.
     pub(super) fn joined_at(self, rank: usize) -> usize {
         self.consumed_at(rank) + LINE_BYTES
+    }
+
+    /// What the rank does, as far as users of the arena say.
+    pub(super) fn note_at(self, rank: usize) -> usize {
+        self.joined_at(rank) + 8
     }
 
     /// The word that a rank blocks on.

@@ -1,6 +1,6 @@
 //! A rank in the arena: it fills its own slots, announces them, and reads those of others.
 
-use super::geometry::{Geometry, LEFT_AT};
+use super::geometry::{Geometry, LEFT_AT, NOTE_WORDS};
 use super::wait::Need;
 use super::{Arena, Ranks};
 use crate::shared_bytes::SharedBytes;
@@ -62,7 +62,7 @@ impl ArenaMember {
     pub(super) fn new(arena: Arc<Arena>, me: Rank) -> Self {
         let geometry = arena.geometry;
         Self {
-            waiter: Waiter::new(Policy::BOARD.for_ranks(geometry.world)),
+            waiter: Waiter::new(Policy::BOARD.without_spin()),
             cancel: None,
             is_cancellable: false,
             next_fill: 0,
@@ -175,6 +175,14 @@ impl ArenaMember {
         StepSlots { own, others: OtherSlots { arena: &self.arena, round: read } }
     }
 
+    /// Notes for other ranks what this one does from now on. They may read a mixture of two notes.
+    pub fn note(&self, words: [u64; NOTE_WORDS]) {
+        let at = self.arena.geometry.note_at(self.me.index());
+        for (index, word) in words.into_iter().enumerate() {
+            self.arena.word(at + 8 * index).store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Announces the slot of a round, and wakes the ranks that sleep for it.
     #[inline]
     pub fn announce(&mut self, round: u64, fingerprint: u64) {
@@ -265,6 +273,12 @@ impl<'a> OtherSlots<'a> {
 }
 
 impl Arena {
+    /// The last note of a rank; zeros without one. Another process wrote it.
+    pub fn note_of(&self, rank: Rank) -> [u64; NOTE_WORDS] {
+        let at = self.geometry.note_at(rank.index());
+        core::array::from_fn(|index| self.word(at + 8 * index).load(Ordering::Relaxed))
+    }
+
     #[inline]
     pub(super) fn consumed(&self, rank: Rank, ordering: Ordering) -> u64 {
         self.word(self.geometry.consumed_at(rank.index())).load(ordering)

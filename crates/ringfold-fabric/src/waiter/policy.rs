@@ -121,11 +121,10 @@ impl Policy {
         ..Self::PROXY_OF_KERNELS
     };
 
-    /// The policy for so many ranks on one host. If they share cores, a spin would delay the awaited rank.
+    /// The policy for ranks of one host that have a core each, or not. If they share cores, a spin would delay the awaited rank.
     #[must_use]
-    pub fn for_ranks(self, ranks: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if ranks <= cores { self } else { self.without_spin() }
+    pub const fn for_cores(self, each_has_one: bool) -> Self {
+        if each_has_one { self } else { self.without_spin() }
     }
 
     /// The policy without a spin.

@@ -86,6 +86,22 @@ fn a_slow_phase_does_not_end_spinning_for_ever() {
 }
 
 #[test]
+fn slow_yields_are_charged_and_their_debt_decays() {
+    let (mut debt, now) = (SlowYields::default(), Instant::now());
+    let after = |millis| now + Duration::from_millis(millis);
+    assert!(debt.are_paid(now));
+    debt.charge(now, Duration::from_millis(2));
+    assert!(!debt.are_paid(after(31)) && debt.are_paid(after(32)));
+    debt.charge(after(16), Duration::from_millis(1));
+    assert!(!debt.are_paid(after(47)) && debt.are_paid(after(48)));
+    // The longest one is forgotten, too, and a slow yield after it costs no more than the first.
+    debt.charge(after(48), Duration::from_secs(9));
+    assert!(!debt.are_paid(after(247)) && debt.are_paid(after(248)));
+    debt.charge(after(300), Duration::from_millis(2));
+    assert!(debt.are_paid(after(332)));
+}
+
+#[test]
 fn after_a_yield_that_took_long_the_next_waits_do_not_yield() {
     let policy = Policy { yields: 3, yield_max: Duration::ZERO, ..Policy::BOARD.without_spin() };
     let wait = Wait::default();
@@ -95,10 +111,10 @@ fn after_a_yield_that_took_long_the_next_waits_do_not_yield() {
     };
     let mut waiter = Waiter::new(policy);
     assert_eq!(yields(&mut waiter), 1);
-    for _ in 0..WITHOUT_YIELD.start {
-        assert_eq!(yields(&mut waiter), 0);
-    }
-    assert_eq!((yields(&mut waiter), waiter.waits_without_yield), (1, 128));
+    waiter.slow_yields.charge(Instant::now(), Duration::from_secs(60));
+    assert_eq!(yields(&mut waiter), 0);
+    waiter.slow_yields = SlowYields::default();
+    assert_eq!(yields(&mut waiter), 1);
 }
 
 #[test]

@@ -82,7 +82,14 @@ impl Node {
     }
 
     pub fn member(&self, address: SocketAddr) -> Member {
-        Member { peer: self.peer, name: "it".into(), host: self.host, site: 0, addresses: vec![address] }
+        Member {
+            peer: self.peer,
+            name: "it".into(),
+            host: self.host,
+            site: 0,
+            cores: Default::default(),
+            addresses: vec![address],
+        }
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -189,6 +189,7 @@ fn gain(shape: &GroupShape, current: Option<&Network>, measured: &Network, mib: 
         name: index.to_string(),
         host: shape.hosts[index],
         site: shape.sites[index],
+        cores: Default::default(),
         addresses: Vec::new(),
     };
     let epoch = EpochDescription {

@@ -173,6 +173,7 @@ impl Master {
                 name: r.join.name.clone(),
                 host: r.join.host,
                 site: r.join.site,
+                cores: r.join.cores.clone(),
                 addresses: r.join.addresses.clone(),
             })
         };

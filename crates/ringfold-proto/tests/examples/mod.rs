@@ -7,6 +7,7 @@ use ringfold_proto::cause::{
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
 use ringfold_proto::coordinator::{MasterMessage, MasterStatus};
+use ringfold_proto::cores::{CoreShare, CpuQuota};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::doctor::{DialBack, DoctorAnswer, DoctorRequest, Finding, Judgement};
@@ -593,12 +594,17 @@ fn waiting(peer: PeerId) -> WaitingPeer {
     WaitingPeer { who: named(peer), call: "all-reduce (sum of 4 x float32)".into() }
 }
 
+fn cores() -> CoreShare {
+    CoreShare { runs: vec![(0, 8), (300, 1)], quota: Some(CpuQuota { cgroup: 77, cores: 2 }) }
+}
+
 fn join() -> Join {
     Join {
         group: GroupId(3),
         name: "Zoë:42".into(),
         host: 0xcafe,
         site: 2,
+        cores: cores(),
         addresses: ["192.0.2.1:4000", "[2001:db8::1]:65535"].map(|a| a.parse().unwrap()).to_vec(),
         relays: true,
     }
@@ -637,8 +643,14 @@ fn resumed() -> ResumedOp {
 }
 
 fn description() -> EpochDescription {
-    let member =
-        |peer, name: &str| Member { peer, name: name.into(), host: 1, site: 0, addresses: join().addresses };
+    let member = |peer, name: &str| Member {
+        peer,
+        name: name.into(),
+        host: 1,
+        site: 0,
+        cores: cores(),
+        addresses: join().addresses,
+    };
     EpochDescription {
         id: EPOCH,
         members: [member(A, "a:1"), member(B, "b:2")].into(),

@@ -138,6 +138,7 @@ impl Council {
             name: format!("p{group}"),
             host: u64::from(group),
             site: 0,
+            cores: Default::default(),
             addresses: Vec::new(),
             relays: false,
         };

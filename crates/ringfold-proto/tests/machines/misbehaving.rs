@@ -35,12 +35,27 @@ fn assert_only_cid_is_out(run: &mut TestRun, [ann, bob, cid]: [PeerIndex; 3]) {
 }
 
 fn join(name: &str) -> Join {
-    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new(), relays: false }
+    Join {
+        group: GroupId(0),
+        name: name.into(),
+        host: 1,
+        site: 0,
+        cores: Default::default(),
+        addresses: Vec::new(),
+        relays: false,
+    }
 }
 
 /// A resume from an earlier incarnation of the master, with its own epoch.
 fn resume(peer: PeerId) -> Resume {
-    let member = Member { peer, name: "odd".into(), host: 1, site: 0, addresses: Vec::new() };
+    let member = Member {
+        peer,
+        name: "odd".into(),
+        host: 1,
+        site: 0,
+        cores: Default::default(),
+        addresses: Vec::new(),
+    };
     let description = EpochDescription {
         id: EpochId { group: GroupId(0), incarnation: Incarnation(77), counter: 1 },
         members: [member].into(),

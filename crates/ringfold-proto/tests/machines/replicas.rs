@@ -183,6 +183,7 @@ fn ranks_that_do_not_fit_are_rejected() {
             name: "odd".into(),
             host: 1,
             site: 0,
+            cores: Default::default(),
             addresses: Vec::new(),
             relays: false,
         };

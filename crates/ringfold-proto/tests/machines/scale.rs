@@ -78,6 +78,7 @@ impl Crowd {
             name: format!("peer-{:06}", self.created),
             host: 1 << 60 | self.created,
             site: 0,
+            cores: Default::default(),
             addresses: vec![([127, 0, 0, 1], 9).into()],
             relays: false,
         };

@@ -53,7 +53,7 @@ fn a_lone_peer_syncs_at_once_and_its_revision_must_be_the_next() {
     assert_eq!(run.result(ann, call), Some(&synced(8)));
     let call = sync(&mut run, ann, offer(12, &[3]));
     let Failure::StateRejected(why) = run.failure(ann, call) else { panic!("rejected") };
-    assert!(why.to_string().contains("RevisionIncrementViolation"), "{why}");
+    assert!(why.to_string().contains("REVISION_INCREMENT_VIOLATION"), "{why}");
 }
 
 #[test]

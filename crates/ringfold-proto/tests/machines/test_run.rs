@@ -137,6 +137,7 @@ impl TestRun {
             name: name.to_owned(),
             host,
             site: 0,
+            cores: Default::default(),
             addresses: vec![([127, 0, 0, 1], 1000 + who.0 as u16).into()],
             relays: name.starts_with("volunteer"),
         };

@@ -7,6 +7,7 @@ use ringfold_proto::cause::{
 };
 use ringfold_proto::charter::{Charter, Electorate, VoterRecord};
 use ringfold_proto::claim::{CertificateChain, Signature};
+use ringfold_proto::cores::{CoreShare, CpuQuota};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::doctor::{Finding, Judgement};
@@ -275,12 +276,19 @@ impl MessageGenerator<'_> {
         if self.bool() { (self.take::<4>(), port).into() } else { (self.take::<16>(), port).into() }
     }
 
+    fn cores(&mut self) -> CoreShare {
+        let runs = self.list(4, |d| (d.u32() as u16, d.u32() as u16));
+        let quota = CpuQuota { cgroup: self.u64(), cores: self.u32() as u16 };
+        CoreShare { runs, quota: self.bool().then_some(quota) }
+    }
+
     fn join(&mut self) -> Join {
         Join {
             group: GroupId(self.u32()),
             name: self.text(limits::NAME_ON_WIRE_BYTES_MAX),
             host: self.u64(),
             site: self.u32(),
+            cores: self.cores(),
             addresses: self.list(limits::ADDRESSES_MAX, Self::address),
             relays: self.bool(),
         }
@@ -343,6 +351,7 @@ impl MessageGenerator<'_> {
                     name: d.text(64),
                     host: d.u64(),
                     site: d.u32(),
+                    cores: d.cores(),
                     addresses: d.list(limits::ADDRESSES_MAX, Self::address),
                 })
                 .into(),

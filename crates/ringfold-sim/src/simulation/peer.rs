@@ -110,6 +110,7 @@ impl Simulation {
             name: self.next_name.take().unwrap_or_else(|| format!("p{index}")),
             host: self.random.between(1, 5),
             site: 0,
+            cores: Default::default(),
             addresses: Vec::new(),
             relays: false,
         };

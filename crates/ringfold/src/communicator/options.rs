@@ -194,6 +194,7 @@ impl CommunicatorOptions {
             name: self.name.clone(),
             host,
             site: self.site,
+            cores: host::core_share(),
             // The master replaces unspecified ones by what it sees.
             addresses: settings::advertised(&self.settings, &self.advertised, listens)?,
             relays: self.volunteers,

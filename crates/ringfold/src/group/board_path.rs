@@ -11,7 +11,7 @@ use core::cell::Cell;
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::arena::WaitTerms;
 use ringfold_fabric::waiter::CancelToken;
-use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -165,10 +165,10 @@ impl Core {
                 BoardError::Timeout { missing } => {
                     Cause::Timeout(driver.describe_wait(watch.id(), watch.call(), missing.clone()))
                 }
-                BoardError::Differs { rank } => Cause::Mismatch {
-                    one: WaitingPeer { who: name(self.rank()), call: watch.request.descriptor.to_string() },
-                    other: WaitingPeer { who: name(*rank), call: "another call".into() },
-                },
+                BoardError::Differs { rank } => {
+                    let theirs = driver.call_on_board(*rank, watch.before);
+                    driver.mismatch(watch.request.descriptor.to_string(), *rank, theirs)
+                }
                 BoardError::Left { rank } => Cause::PeerLost { who: name(*rank), how: Departure::Left },
                 BoardError::Interrupted => Cause::AbortedByUser { who: name(self.rank()) },
                 // Another rank sends the cause.

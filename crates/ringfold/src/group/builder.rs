@@ -344,7 +344,7 @@ impl GroupBuilder {
         let addresses = settings::advertised(&settings, &self.advertised, listens)?;
         let name = member_name(context.me);
         let named = if self.name.is_empty() { name.clone() } else { format!("{} {name}", self.name) };
-        let member = Member { peer, name, host, site: 0, addresses };
+        let member = Member { peer, name, host, site: 0, cores: host::core_share(), addresses };
         let me = Rank::from_index(context.me);
         let warn_after = self.warn_after.or_else(|| settings.time(&table::WARN_AFTER)).unwrap_or_default();
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
@@ -419,6 +419,8 @@ impl GroupBuilder {
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
         if context.world > 1 {
             link(&core, &local.cancel, until)?;
+            let has_own_core = core.engine.with(|driver| driver.has_own_core())?;
+            core.board.as_ref().inspect(|board| board.lock().set_own_cores(has_own_core));
             if local.must_share && core.board.is_none() {
                 check_shared_links(&core)?;
             }
@@ -469,6 +471,9 @@ impl GroupBuilder {
         }
         if world > 1 && self.bootstrap.is_none() {
             return Err(need("bootstrap"));
+        }
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(invalid!("invalid timeout 0: must be longer"));
         }
         if self.name.len() > NAME_BYTES_MAX {
             return Err(invalid!(

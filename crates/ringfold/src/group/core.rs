@@ -8,6 +8,7 @@ use super::queue::{CollectiveQueue, QueuedCollective, Then, run_then};
 use super::retired;
 use super::work::GroupWork;
 use crate::board::Board;
+use crate::error::invalid;
 use crate::journal::Source;
 use crate::{Error, limits};
 use core::any::Any;
@@ -78,6 +79,7 @@ impl Core {
         slices: GroupSlices<'_>,
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
+        require_time(timeout)?;
         let request = self.context.request(&op, dtype, slices.lengths())?;
         if let GroupSlices::Pieces { input, output } = &slices {
             let input: Vec<_> = input.iter().map(|piece| piece.len()).collect();
@@ -135,6 +137,7 @@ impl Core {
         operation: Operation,
         then: Option<Then>,
     ) -> Result<GroupWork, Error> {
+        require_time(operation.timeout)?;
         let request = self.context.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
         if let GroupBuffers::OutOfPlace { input, output } = &operation.buffers {
             let input: Vec<_> = input.iter().map(View::len).collect();
@@ -293,4 +296,12 @@ impl Core {
         }
         self.engine.close();
     }
+}
+
+/// An operation without time would fail the group for all ranks.
+fn require_time(timeout: Option<Duration>) -> Result<(), Error> {
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(invalid!("invalid timeout 0: must be longer"));
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@
 mod deadlines;
 mod decision;
 mod events;
+mod mismatch;
 #[cfg(test)]
 mod tests;
 mod wait_schedule;
@@ -27,7 +28,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::reactor::{Callback, Drive, Expected, Outcomes, run_guarded};
-use ringfold_proto::cause::{Cause, Departure, PeerName, Wait, WaitingPeer};
+use ringfold_proto::cause::{Cause, Departure, PeerName, Wait};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::group_call::GroupCall;
@@ -35,7 +36,7 @@ use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
 use ringfold_proto::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,6 +60,8 @@ pub(crate) struct GroupDriver {
     /// Notes from members.
     notes: Notes,
     decisions: Decisions,
+    /// The last operations that have ended, with the tags of transfers: for ranks that have made other calls.
+    ended_calls: VecDeque<(OpId, Descriptor, u32)>,
     waits: Waits,
     /// Calls that end when no operation runs.
     awaits_quiet: Vec<CallId>,
@@ -151,6 +154,7 @@ impl GroupDriver {
             left: BTreeSet::new(),
             notes: Notes::default(),
             decisions: Decisions::new(restores),
+            ended_calls: VecDeque::new(),
             waits,
             awaits_quiet: Vec::new(),
             fault: None,
@@ -179,6 +183,11 @@ impl GroupDriver {
     /// For tests: a bit of the result of the n-th all-reduce flips, counted from 1.
     pub(super) fn flip_result_of(&mut self, n: u64) {
         self.plane.flip_result_of(n);
+    }
+
+    /// Whether each rank of this host can have a core of its own.
+    pub(crate) fn has_own_core(&self) -> bool {
+        self.plane.has_own_core()
     }
 
     /// The number of links that use shared memory.
@@ -464,6 +473,9 @@ impl GroupDriver {
             }
             PlaneEvent::Released { op, buffers } | PlaneEvent::Suspended { op, buffers, .. } => {
                 let ended = self.running.remove(&op);
+                if let Some(running) = &ended {
+                    self.keep_call(op, running);
+                }
                 if let Some(Running { compares: Some(compared), .. }) = ended {
                     self.compare(now, compared, &buffers);
                 } else if let Some(running @ Running { call: Some(call), stage, .. }) = ended {
@@ -492,14 +504,7 @@ impl GroupDriver {
             }
             // Groups have no shared state, no probes, and device groups of their own.
             PlaneEvent::Visitor { .. } | PlaneEvent::Device { .. } => {}
-            PlaneEvent::Mismatch { op, peer } => {
-                let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
-                if let Some(rank) = self.description.rank_of(peer) {
-                    let one = WaitingPeer { who: self.name(self.me), call: asked };
-                    let other = WaitingPeer { who: self.name(rank), call: "another call".into() };
-                    self.fail(now, Cause::Mismatch { one, other });
-                }
-            }
+            PlaneEvent::Mismatch { op, peer } => self.tell_call(op, peer),
             PlaneEvent::Corrupted { peer, .. } => {
                 if let Some(rank) = self.description.rank_of(peer) {
                     self.fail(now, Cause::Corrupted { from: self.name(rank), to: self.name(self.me) });
@@ -517,6 +522,7 @@ impl GroupDriver {
             PlaneEvent::Note { peer, topic, text } => {
                 if let Some(rank) = self.description.rank_of(peer)
                     && !self.hear_decisions(now, rank, topic, &text)
+                    && !self.hear_mismatch(now, rank, topic, &text)
                 {
                     for call in self.notes.keep(rank, topic, text) {
                         self.ended.push((call, GroupEnded { result: Ok(()), buffers: None }));

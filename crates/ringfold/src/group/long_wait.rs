@@ -22,7 +22,7 @@ pub(super) struct BoardWatch<'a> {
     core: &'a Core,
     pub(super) request: &'a OperationRequest,
     /// The collectives before it.
-    before: u64,
+    pub(super) before: u64,
     first_round: u64,
     id: Cell<Option<WaitId>>,
 }

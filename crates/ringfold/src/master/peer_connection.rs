@@ -72,8 +72,15 @@ mod tests {
 
     fn specified(addresses: &[&str], seen: &str) -> Vec<String> {
         let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-        let mut join =
-            Join { group: GroupId(0), name: String::new(), host: 0, site: 0, addresses, relays: false };
+        let mut join = Join {
+            group: GroupId(0),
+            name: String::new(),
+            host: 0,
+            site: 0,
+            cores: Default::default(),
+            addresses,
+            relays: false,
+        };
         specify(&mut join, seen.parse().unwrap());
         join.addresses.iter().map(SocketAddr::to_string).collect()
     }

@@ -53,6 +53,7 @@ mod tests {
                 name: String::new(),
                 host: 0,
                 site: 0,
+                cores: Default::default(),
                 addresses: Vec::new(),
                 relays: false,
             },

@@ -49,6 +49,7 @@ impl ScriptedPeer {
             name: format!("peer-{number}"),
             host: number,
             site: 0,
+            cores: Default::default(),
             // Nobody dials it.
             addresses: vec![SocketAddr::from(([127, 0, 0, 1], 9))],
             relays: false,

@@ -95,6 +95,7 @@ mod tests {
             name: "n".repeat(bytes),
             host: 0,
             site: 0,
+            cores: Default::default(),
             addresses: Vec::new(),
         };
         let join = |bytes| Join {

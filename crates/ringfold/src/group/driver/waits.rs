@@ -5,6 +5,7 @@
 
 use super::wait_schedule::{ReportTimes, WaitDue, WaitSchedule};
 use super::{GroupDriver, Running, Stage};
+use crate::board::Board;
 use crate::group::member_name::is_stopped;
 use crate::journal::PeerEvent;
 use core::time::Duration;
@@ -160,6 +161,12 @@ impl GroupDriver {
     /// Counts the collectives that this rank launches on its CUDA device.
     pub(in crate::group) fn launches(&self) -> Arc<AtomicU64> {
         self.waits.launched.clone()
+    }
+
+    /// What a rank has called as the collective of this number on the board, as far as that is known.
+    pub(in crate::group) fn call_on_board(&self, rank: Rank, number: u64) -> Option<String> {
+        let arena = self.waits.arena.as_ref()?;
+        Board::call_of(arena, rank, number).map(|descriptor| descriptor.to_string())
     }
 
     pub(in crate::group) fn end_wait(&mut self, id: WaitId) {
