@@ -8,7 +8,6 @@ mod lab;
 mod master;
 mod masters;
 mod process;
-mod recorded;
 mod relay;
 mod replay;
 mod service_manager;

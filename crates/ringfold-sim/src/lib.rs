@@ -7,14 +7,12 @@
 
 mod buffer;
 mod clock;
-pub mod fuzzing;
 mod medium;
 mod network;
 mod oracle;
 mod planted_bug;
 mod program;
 mod random_stream;
-pub mod recorded;
 mod scenario;
 mod simulation;
 mod symbol;
@@ -24,7 +22,6 @@ pub use oracle::{Guarantee, Violation};
 pub use planted_bug::PlantedBug;
 pub use simulation::RunReport;
 
-use recorded::RecordedScenario;
 use scenario::Scenario;
 use simulation::Simulation;
 
@@ -36,14 +33,4 @@ pub fn run(seed: u64, planted_bug: Option<PlantedBug>) -> RunReport {
 /// Runs a seed with a log, perhaps with a planted bug.
 pub fn replay(seed: u64, planted_bug: Option<PlantedBug>) -> RunReport {
     Simulation::new(Scenario::new(seed), planted_bug, true).run()
-}
-
-/// Runs a recorded scenario, perhaps with a planted bug or with a log. The seed determines the timing of messages.
-pub fn run_recorded(
-    recorded: &RecordedScenario,
-    seed: u64,
-    planted_bug: Option<PlantedBug>,
-    logs: bool,
-) -> RunReport {
-    Simulation::new(Scenario::recorded(seed, recorded), planted_bug, logs).run()
 }

@@ -1,33 +1,21 @@
 //! Command line of the simulator.
 
-mod recorded_runs;
-
-use clap::{ArgGroup, Parser};
+use clap::Parser;
 use ringfold_sim::{PlantedBug, RunReport};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Simulates complete Ringfold runs in virtual time: masters, up to 12 peers, and faults, from a seed; or a recorded run.
-///
-/// --from simulates what flight recorders say: who joined, left, died or was evicted, which operations were committed or failed,
-/// votes, syncs, restarts of masters. The recorder of a master is needed; those of peers say who was in a failed operation. It
-/// prints the recorded and the simulated decisions side by side, and exits with 0 if they are equal, 1 if they differ or a
-/// guarantee is violated, 2 if the input cannot be read.
-///
-/// A recorder does not know data, the exact timing of messages, timeouts that were set, or replicas. Operations that it only
-/// counts are simulated up to 8 times in a row, with small buffers, and pauses are shortened.
+/// Simulates complete Ringfold runs in virtual time: masters, up to 12 peers, and faults, from a seed.
 #[derive(Parser)]
 #[command(name = "ringfold-sim", version)]
-#[command(group(ArgGroup::new("recorded").args(["from", "scenario"])))]
 struct Options {
-    /// Replay one seed and print its log. Of a recorded run it varies the timing of messages.
+    /// Replay one seed and print its log.
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run the seeds from A to B, B excluded; 0..1000 if missing, or one of a recorded run.
+    /// Run the seeds from A to B, B excluded; 0..1000 if missing.
     #[arg(long, value_name = "A..B", value_parser = parse_range)]
     seeds: Option<(u64, u64)>,
     /// With --seeds: run every Nth of them. Seeds with several masters are 5, 14, 23, and so on.
@@ -45,25 +33,10 @@ struct Options {
     /// With --seeds: stop after this many seeds with violations.
     #[arg(long, default_value_t = 1)]
     violations: u64,
-    /// Simulate the run of these flight recorders: files, or directories with them.
-    #[arg(long, value_name = "FILE|DIR", num_args = 1..)]
-    from: Vec<PathBuf>,
-    /// Simulate a scenario that --write has written.
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
-    /// With --from: write the scenario to this file.
-    #[arg(long, value_name = "FILE", requires = "from")]
-    write: Option<PathBuf>,
-    /// Of a recorded run with one seed: print the log of the simulation, too.
-    #[arg(long, requires = "recorded")]
-    log: bool,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if !options.from.is_empty() || options.scenario.is_some() {
-        return recorded_runs::run(&options);
-    }
     match options.seed {
         Some(seed) => replay(seed, &options),
         None => run_many(&options),

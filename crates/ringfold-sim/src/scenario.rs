@@ -1,7 +1,6 @@
 //! The scenario of a seed: peers, programs and faults.
 
 use crate::random_stream::RandomStream;
-use crate::recorded::{Item, RecordedScenario};
 use ringfold_proto::integrity::Integrity;
 use ringfold_proto::recovery::{Recover, RecoverySettings};
 use ringfold_proto::time::Time;
@@ -113,8 +112,6 @@ pub struct Scenario {
     pub break_after: Duration,
     /// How long the executor waits for progress on a link.
     pub stall_after: Duration,
-    /// The steps and decisions of a recorded run, which replace programs and faults.
-    pub script: Option<Vec<Item>>,
 }
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -198,38 +195,12 @@ impl Scenario {
             latency_max: Duration::from_micros(random.between(50, 4_000)),
             break_after: MS(1_600),
             stall_after: MS(1_000),
-            script: None,
         };
         if only_takeovers {
             let config = &mut scenario.program_config;
             (config.deviations_per_mille, config.other_layouts_per_mille) = (0, 0);
         }
         scenario
-    }
-}
-
-impl Scenario {
-    /// A recorded run, with the timing of messages from a seed.
-    pub fn recorded(seed: u64, recorded: &RecordedScenario) -> Self {
-        let mut random = RandomStream::new(seed, "recorded");
-        Self {
-            seed,
-            masters: recorded.masters,
-            only_takeovers: false,
-            starters: Vec::new(),
-            replica_ranks: None,
-            faults: Vec::new(),
-            // The scenario ends by itself.
-            calm_at: Time(u64::MAX / 4),
-            program_config: ProgramConfig { other_layouts_per_mille: 0, ..program_config(&mut random, true) },
-            recovery: RecoverySettings { policy: Recover::Newest, after: MS(1_500), min: None },
-            tuning: tuning(&mut random),
-            integrity: Integrity::NONE,
-            measures: false,
-            latency_max: Duration::from_micros(random.between(50, 1_000)),
-            script: Some(recorded.timeline.clone()),
-            ..Self::new(0)
-        }
     }
 }
 

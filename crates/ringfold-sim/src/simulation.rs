@@ -10,7 +10,6 @@ mod master;
 mod peer;
 mod replica;
 mod resumption;
-mod script;
 mod signatures;
 mod state_fetch;
 
@@ -19,7 +18,6 @@ use crate::oracle::{Guarantee, Oracle};
 use crate::planted_bug::PlantedBug;
 use crate::program::{Checkpoint, Reply};
 use crate::random_stream::RandomStream;
-use crate::recorded::Decision;
 use crate::scenario::{PEERS_MAX, Scenario};
 use master::SimMaster;
 use peer::SimPeer;
@@ -27,7 +25,6 @@ use replica::SimReplica;
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
 use ringfold_proto::master::{TourRequest, TourSolution};
 use ringfold_proto::time::Time;
-use script::ScriptRun;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -88,10 +85,6 @@ pub(crate) enum SimEvent {
     },
     /// A cut between two nodes may be over.
     Heal,
-    /// The next step of a recorded scenario may be due.
-    Script,
-    /// A peer of a recorded scenario makes its next calls.
-    CallNext(usize),
 }
 
 /// The result of a run.
@@ -113,10 +106,6 @@ pub struct RunReport {
     pub synced: u64,
     /// Calls of peers that were resumed after a loss.
     pub resumed: u64,
-    /// What masters decided, of a recorded scenario.
-    pub decided: Vec<(Time, Decision)>,
-    /// What of a recorded scenario did not happen.
-    pub notes: Vec<String>,
     /// The log, if it was requested.
     pub log: Vec<String>,
 }
@@ -154,9 +143,6 @@ pub struct Simulation {
     calm: bool,
     log_lines: Option<Vec<String>>,
     steps: u64,
-    script: Option<ScriptRun>,
-    /// The name of the next peer of a recorded scenario.
-    next_name: Option<String>,
 }
 
 /// The kind of a connection.
@@ -205,8 +191,6 @@ impl Simulation {
             calm: false,
             log_lines: logs.then(Vec::new),
             steps: 0,
-            script: scenario.script.clone().map(ScriptRun::new),
-            next_name: None,
             scenario,
         }
     }
@@ -225,7 +209,6 @@ impl Simulation {
             self.at(at, SimEvent::Fault(i));
         }
         self.at(self.scenario.calm_at, SimEvent::Calm);
-        self.at(Time::ZERO, SimEvent::Script);
         let limit = self.scenario.calm_at + RECOVERY;
         while self.oracle.violations.is_empty() {
             let Some(((at, _), event)) = self.queue.pop_first() else { break };
@@ -237,15 +220,11 @@ impl Simulation {
                 break;
             }
             self.handle(*event);
-            if self.script.is_some() && self.advance_script() {
-                break;
-            }
             if self.calm && self.has_recovered() {
                 break;
             }
         }
         self.oracle.finish(self.now);
-        let (decided, notes) = self.script.map(|script| (script.decided, script.notes)).unwrap_or_default();
         RunReport {
             seed: self.scenario.seed,
             violations: std::mem::take(&mut self.oracle.violations),
@@ -255,8 +234,6 @@ impl Simulation {
             aborted: self.oracle.aborted,
             synced: self.oracle.synced,
             resumed: self.oracle.resumed,
-            decided,
-            notes,
             log: self.log_lines.unwrap_or_default(),
         }
     }
@@ -291,8 +268,6 @@ impl Simulation {
             SimEvent::Wake(peer) => self.wake(peer),
             SimEvent::Recover(peer) => self.peers[peer].slowness = Duration::ZERO,
             SimEvent::StartMaster(index) => self.start_master(index),
-            SimEvent::Script => {}
-            SimEvent::CallNext(_) => self.handle_script_event(&event),
             SimEvent::Respawn(group, checkpoint) => {
                 if self.living().count() < PEERS_MAX {
                     self.spawn_with(group, checkpoint, None);

@@ -78,9 +78,6 @@ impl Simulation {
         if matches!(reply, Reply::Call(Ok(_)) | Reply::Reduce(_, Err(_))) {
             self.peers[peer].stale_world = Some(self.peers[peer].machine.attributes());
         }
-        if self.scripted_reply(peer, &reply) {
-            return;
-        }
         let commands = self.peers[peer].program.reply(reply);
         self.run_commands(peer, commands);
     }

@@ -388,7 +388,6 @@ impl Simulation {
     }
 
     fn note_event(&mut self, index: usize, event: &Event) {
-        self.note_decision(event);
         match event {
             Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
                 self.oracle.revision_reset(*group);

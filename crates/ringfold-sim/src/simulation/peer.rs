@@ -1,7 +1,6 @@
 //! A peer's process: the driver of its machine and its executor.
 
 use super::calls::PendingCall;
-use super::script::PeerScript;
 use super::{SimEvent, Simulation};
 use crate::buffer::{SharedBuffer, SymbolWorkspace};
 use crate::clock::Clock;
@@ -48,8 +47,6 @@ pub(super) struct SimPeer {
     pub medium: SimMedium,
     pub clock: Clock,
     pub program: Program,
-    /// Its calls, if the scenario was recorded.
-    pub script: Option<PeerScript>,
     pub control: Option<ConnId>,
     /// The master to dial.
     pub next_master: usize,
@@ -107,7 +104,7 @@ impl Simulation {
         let id = PeerId(self.random.bits128());
         let join = Join {
             group: GroupId(group),
-            name: self.next_name.take().unwrap_or_else(|| format!("p{index}")),
+            name: format!("p{index}"),
             host: self.random.between(1, 5),
             site: 0,
             cores: Default::default(),
@@ -135,7 +132,6 @@ impl Simulation {
             medium: SimMedium::default(),
             clock: self.random_clock(Node::Peer(index)),
             program,
-            script: self.script.is_some().then(PeerScript::default),
             control: None,
             next_master: 0,
             failed_dials: 0,
@@ -363,10 +359,7 @@ impl Simulation {
         let machine = &mut self.peers[peer].machine;
         match event {
             ExecutorEvent::Done { op, digest, .. } => {
-                let script = self.peers[peer].script.as_ref();
-                if !script.is_some_and(|script| script.fails.contains(&op.tag)) {
-                    self.peers[peer].machine.handle_op_done(op, digest);
-                }
+                machine.handle_op_done(op, digest);
             }
             ExecutorEvent::Corrupted { op, peer: from } => machine.handle_op_corrupted(op, from),
             ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => {
