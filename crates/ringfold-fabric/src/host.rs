@@ -143,7 +143,7 @@ fn cpu_quota(cores: usize) -> Option<CpuQuota> {
     let tightest = all.reduce(|inner, outer| if outer.cores <= inner.cores { outer } else { inner });
     // The standard library knows the older kind of cgroups, too. Then all processes count as members of one.
     let usable = std::thread::available_parallelism().map_or(cores, usize::from);
-    let older = || (usable < cores).then(|| CpuQuota { cgroup: 0, cores: usable as u16 });
+    let older = || (usable < cores).then_some(CpuQuota { cgroup: 0, cores: usable as u16 });
     tightest.or_else(older)
 }
 

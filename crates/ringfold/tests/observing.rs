@@ -66,8 +66,11 @@ fn a_status_shows_who_waits_for_whom_and_errors_say_the_same() {
         reducing.join().unwrap()
     });
     let text = failed.unwrap_err().to_string();
+    // The master has heard of the call a moment after it began.
     assert!(
-        text.contains("timed out waiting for bob for 2 s: it has not called all_reduce tag 7 (last heard "),
+        ["1.9", "2"].iter().any(|seconds| text.contains(&format!(
+            "timed out waiting for bob for {seconds} s: it has not called all_reduce tag 7 (last heard "
+        ))),
         "{text}"
     );
     let status = eventually(|| observer.status().unwrap(), |s| s.run.health == Health::Healthy);
@@ -119,7 +122,8 @@ fn busy_observers_keep_neither_operators_nor_other_observers_out() {
     // Each has asked for the status.
     let mut observers: Vec<_> = (0..64).map(|_| options.connect(&address).unwrap()).collect();
     let mut operator = options.clone().commands(true).admin_token(admin).connect(&address).unwrap();
-    assert_eq!(operator.evict("bob", "its disk is full").unwrap(), "bob is evicted");
+    let evicted = operator.evict("bob", "its disk is full").unwrap();
+    assert!(evicted.starts_with("bob (") && evicted.ends_with(") is evicted"), "{evicted}");
     let mut late = options.connect(&address).unwrap();
     assert!(late.status().unwrap().run.peers.is_empty());
     let served = observers.iter_mut().filter_map(|observer| observer.status().ok()).count();
@@ -143,7 +147,8 @@ fn with_certificates_roles_decide() {
     let (_master, address) = certificates::started(Master::builder().tls(tls("head", Role::Master)));
     for role in Role::ALL {
         let options = ObserverOptions::default().tls(tls(role.as_str(), role));
-        options.connect(&address).unwrap().status().unwrap();
+        let observing = options.connect(&address).map(|mut observer| observer.status().is_ok());
+        assert_eq!(observing.unwrap_or(false), role != Role::Relay, "{role:?}");
         let commanding = options.commands(true).connect(&address);
         match role {
             Role::Admin => assert!(commanding.unwrap().drain(true).is_ok()),
