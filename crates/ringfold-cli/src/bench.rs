@@ -42,7 +42,7 @@ pub use loss::LossRankArguments;
 pub use measured_group::RankArguments;
 pub use state::StateRankArguments;
 
-use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS};
+use crate::exit_code::{FAILURE, SUCCESS};
 use crate::invocation::Invocation;
 use anyhow::Result;
 use interrupt::{Interrupt, Interrupted};
@@ -57,7 +57,7 @@ impl Bench {
     pub fn run(&self, invocation: &Invocation) -> Result<i32> {
         let interrupt = Interrupt::by_signals()?;
         match self.measure(invocation, &interrupt) {
-            Err(error) if error.is::<Interrupted>() => Ok(INTERRUPTED),
+            Err(error) if error.is::<Interrupted>() => Ok(crate::signals::exit_code()),
             Err(error) => Err(error),
             Ok(good) => Ok(if good { SUCCESS } else { FAILURE }),
         }

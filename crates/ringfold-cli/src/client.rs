@@ -7,7 +7,25 @@ use ringfold::ObserverOptions;
 use ringfold::settings::{Given, Settings, User, master_addresses, table};
 use std::path::PathBuf;
 
-/// Which run, and what shows who asks.
+/// Which run.
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// The master, HOST:PORT or HOST (port 48148); several separated by commas [default: RINGFOLD_MASTERS; then this machine, or none for doctor]
+    #[arg(value_name = "MASTER", conflicts_with = "master")]
+    address: Option<String>,
+    /// The same
+    #[arg(long, value_name = "MASTER")]
+    master: Option<String>,
+}
+
+impl RunArguments {
+    /// What was given.
+    pub fn given(&self) -> Option<&str> {
+        self.address.as_deref().or(self.master.as_deref())
+    }
+}
+
+/// What shows who asks.
 #[derive(Args, Debug)]
 pub struct ClientArguments {
     /// The file with the join token of the run [default: RINGFOLD_JOIN_TOKEN, or the file named by RINGFOLD_JOIN_TOKEN_FILE]
@@ -38,9 +56,9 @@ impl ClientArguments {
     }
 
     /// The masters that were given, or those of the settings, or the one of this machine.
-    pub fn masters(&self, given: Option<&str>) -> Result<String> {
+    pub fn masters(&self, run: &RunArguments) -> Result<String> {
         let listed = || Ok::<_, anyhow::Error>(master_addresses(&Settings::load(User::Peer, &self.given())?));
-        let masters = match given {
+        let masters = match run.given() {
             Some(masters) => Some(masters.to_owned()),
             None => listed()?,
         };

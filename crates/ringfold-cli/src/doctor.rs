@@ -3,12 +3,12 @@
 mod python;
 mod report;
 
-use crate::client::ClientArguments;
-use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS, USAGE};
+use crate::client::{ClientArguments, RunArguments};
+use crate::exit_code::{FAILURE, SUCCESS, USAGE};
 use crate::invocation::Invocation;
 use crate::progress::Progress;
 use crate::serving;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use anyhow::{Context, Result};
 use clap::Args;
 use ratatui::termion;
@@ -42,9 +42,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct DoctorArguments {
-    /// The master, HOST:PORT or HOST; several are separated by commas [default: RINGFOLD_MASTERS, or none]
-    #[arg(value_name = "MASTER", value_delimiter = ',')]
-    master: Vec<String>,
+    #[command(flatten)]
+    run: RunArguments,
     /// The hosts of the run, HOST:PORT or HOST each, separated by commas. A doctor must run on each of them. This host may be
     /// among them
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
@@ -108,7 +107,7 @@ impl DoctorArguments {
         let hosts = loop {
             match received.recv().context("the examination ended unexpectedly")? {
                 Note::Progress(text) => progress.message(&text),
-                Note::Interrupted => return Ok(INTERRUPTED),
+                Note::Interrupted => return Ok(signals::exit_code()),
                 Note::Done(hosts) => break hosts,
             }
         };
@@ -118,8 +117,8 @@ impl DoctorArguments {
 
     fn options(&self) -> Result<DoctorOptions> {
         let mut options = DoctorOptions::new(&self.client.given())?;
-        if !self.master.is_empty() {
-            options.masters = self.master.iter().map(|text| with_port(text, MASTER_PORT)).collect();
+        if let Some(masters) = self.run.given() {
+            options.masters = masters.split(',').map(|text| with_port(text.trim(), MASTER_PORT)).collect();
         }
         let port = self.port.unwrap_or(if self.peers.is_empty() { 0 } else { DOCTOR_PORT });
         let peer_port = if port == 0 { DOCTOR_PORT } else { port };

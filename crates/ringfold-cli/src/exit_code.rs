@@ -6,5 +6,3 @@ pub const SUCCESS: i32 = 0;
 pub const FAILURE: i32 = 1;
 /// The arguments are invalid.
 pub const USAGE: i32 = 2;
-/// SIGINT or SIGTERM ended the command.
-pub const INTERRUPTED: i32 = 130;

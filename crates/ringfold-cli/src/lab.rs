@@ -1,8 +1,8 @@
 //! `ringfold lab`: runs programs on emulated hosts of this machine.
 
-use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS};
+use crate::exit_code::{FAILURE, SUCCESS};
 use crate::invocation::Invocation;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
 use ringfold::MASTER_PORT;
@@ -196,7 +196,7 @@ impl LabRun {
                     }
                 }
                 Ok(Happened::Signal) => {
-                    code = INTERRUPTED;
+                    code = signals::exit_code();
                     deadline = Some(Instant::now() + END_TIMEOUT);
                     for pid in pids.iter().flatten() {
                         let _ = kill_process(*pid, Signal::TERM);

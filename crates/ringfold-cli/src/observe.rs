@@ -5,7 +5,7 @@ mod top;
 
 pub use top::TopArguments;
 
-use crate::client::ClientArguments;
+use crate::client::{ClientArguments, RunArguments};
 use crate::exit_code::{FAILURE, SUCCESS, USAGE};
 use crate::serving;
 use crate::signals::Signals;
@@ -29,8 +29,8 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// `ringfold status`
 #[derive(Args, Debug)]
 pub struct StatusArguments {
-    /// The master, HOST:PORT or HOST; several separated by commas [default: RINGFOLD_MASTERS, or this machine]
-    master: Option<String>,
+    #[command(flatten)]
+    run: RunArguments,
     /// Print an object of JSON
     #[arg(long)]
     json: bool,
@@ -62,7 +62,7 @@ impl StatusArguments {
 
     fn show(&self) -> Result<i32> {
         let invalid = |error: anyhow::Error| ringfold::Error::BadArgument(format!("{error:#}"));
-        let masters = self.client.masters(self.master.as_deref()).map_err(invalid)?;
+        let masters = self.client.masters(&self.run).map_err(invalid)?;
         let options = self.client.options();
         if !self.watch {
             return match connect(&options, &masters).and_then(|mut observer| ask(&mut observer)) {
@@ -164,9 +164,8 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
 /// What operators have to show.
 #[derive(Args, Debug)]
 pub struct AdminArguments {
-    /// The master, HOST:PORT or HOST; several separated by commas [default: RINGFOLD_MASTERS, or this machine]
-    #[arg(long, value_name = "ADDR")]
-    master: Option<String>,
+    #[command(flatten)]
+    run: RunArguments,
     /// The file with the token of operators, as given to the master [default: RINGFOLD_ADMIN_TOKEN_FILE; with certificates
     /// the role admin is enough]
     #[arg(long, value_name = "PATH")]
@@ -181,7 +180,7 @@ impl AdminArguments {
         let token_file = self.admin_token_file.as_ref().map(|path| path.display());
         serving::add_flag(&mut given, &table::ADMIN_TOKEN_FILE, token_file);
         let options = ObserverOptions::default().settings(given).commands(true);
-        Ok(options.connect(&self.client.masters(self.master.as_deref())?)?)
+        Ok(options.connect(&self.client.masters(&self.run)?)?)
     }
 }
 

@@ -4,8 +4,16 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+
+/// The last signal that was caught.
+static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| Arc::new(AtomicUsize::new(SIGINT as usize)));
+
+/// The exit code of a command that a signal has ended, as shells have it: 130 for SIGINT, 143 for SIGTERM.
+pub fn exit_code() -> i32 {
+    128 + CAUGHT.load(Ordering::Acquire) as i32
+}
 
 /// SIGINT and SIGTERM, caught.
 #[derive(Debug)]
@@ -23,6 +31,7 @@ impl Signals {
             // The order matters: the flag is checked before it is set.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again.clone())
                 .and_then(|_| signal_hook::flag::register(signal, again.clone()))
+                .and_then(|_| signal_hook::flag::register_usize(signal, CAUGHT.clone(), signal as usize))
                 .and_then(|_| signal_hook::low_level::pipe::register(signal, raise))
                 .context("cannot catch signals")?;
         }

@@ -153,14 +153,18 @@ fn operators_need_their_token() {
     assert_eq!(refused.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("the token of operators is missing. Give it by --admin-token-file"), "{stderr}");
     assert!(!stderr.contains("could not reach"), "{stderr}");
-    let with_token = ["--master", &address, "--admin-token-file", path];
-    let drained = output(RINGFOLD, &[&["drain"][..], &with_token].concat());
+    // The master is an argument or a flag.
+    let with_token = ["--admin-token-file", path];
+    let drained = output(RINGFOLD, &[&["drain", &address][..], &with_token].concat());
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
-    let status = output(RINGFOLD, &["status", &address]);
+    let status = output(RINGFOLD, &["status", "--master", &address]);
     let shown = String::from_utf8(status.stdout).unwrap();
     assert!(shown.starts_with("draining: no peer may join, 1 are left\n"), "{shown}");
     assert_eq!(status.status.code(), Some(0), "{shown}");
-    let evicted = output(RINGFOLD, &[&["evict", "bob", "--reason", "test"][..], &with_token].concat());
+    let evicted = output(
+        RINGFOLD,
+        &[&["evict", "bob", "--master", &address, "--reason", "test"][..], &with_token].concat(),
+    );
     let done = String::from_utf8(evicted.stdout).unwrap();
     assert!(done.starts_with("bob (") && done.ends_with(") is evicted\n"), "{done}");
     let error = eventually("the eviction", || bob.update_topology().err());

@@ -5,10 +5,10 @@ use super::child::{self, Child, ParentMessage, PeerLetter};
 use super::event::{PeerEvent, Timestamp};
 use super::report::DemoReport;
 use super::schedule::{FaultSchedule, WorldWait};
-use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS};
+use crate::exit_code::{FAILURE, SUCCESS};
 use crate::invocation::Invocation;
 use crate::master::LISTENING;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -27,11 +27,11 @@ impl Demo {
     ///
     /// `invocation` starts this program again, as master or peer. All children end when this returns or panics.
     pub fn run(&self, invocation: &Invocation) -> Result<i32> {
-        let mut signals = Signals::catch()?;
+        let mut caught = Signals::catch()?;
         let (sender, messages) = channel();
         let signalled = sender.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
-            signals.wait();
+            caught.wait();
             // An error means that the demo is over.
             let _ = signalled.send(ParentMessage::Signal);
         })?;
@@ -46,7 +46,7 @@ impl Demo {
         }
         if run.handle_events(&messages)? {
             run.report.interrupted()?;
-            return Ok(INTERRUPTED);
+            return Ok(signals::exit_code());
         }
         run.peers.clear();
         if !master.end().is_some_and(|status| status.success()) {

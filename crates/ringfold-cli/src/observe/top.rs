@@ -2,7 +2,7 @@
 
 use super::UNREACHABLE;
 use super::text::{bytes, span};
-use crate::client::ClientArguments;
+use crate::client::{ClientArguments, RunArguments};
 use crate::exit_code::SUCCESS;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -30,8 +30,8 @@ const EVENT_ROWS: u16 = 8;
 /// `ringfold top`
 #[derive(Args, Debug)]
 pub struct TopArguments {
-    /// The master, HOST:PORT or HOST; several separated by commas [default: RINGFOLD_MASTERS, or this machine]
-    master: Option<String>,
+    #[command(flatten)]
+    run: RunArguments,
     /// The seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     interval: f64,
@@ -51,7 +51,7 @@ struct View {
 impl TopArguments {
     /// Shows the status until q, Esc or Ctrl-C.
     pub fn run(&self) -> Result<i32> {
-        let (options, masters) = (self.client.options(), self.client.masters(self.master.as_deref())?);
+        let (options, masters) = (self.client.options(), self.client.masters(&self.run)?);
         if !std::io::stdout().is_terminal() {
             bail!("standard output is not a terminal: use `ringfold status --watch`");
         }
