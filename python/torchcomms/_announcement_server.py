@@ -120,11 +120,14 @@ def fetch_announcements(host: str, port: int) -> dict[str, str] | None:
             connection.settimeout(_FIRST_BYTE_SECONDS)
             data = connection.recv(1 << 16)
             connection.settimeout(_TRANSFER_SECONDS)
-            if token and data.startswith(_GUARDED):
+            is_guarded = data.startswith(_GUARDED)
+            if token and is_guarded:
                 nonce = data.removeprefix(_GUARDED).strip()
                 connection.sendall(_proof(token, nonce))
                 data = connection.recv(1 << 16)
-            while data and len(data) < _BYTES_MAX and (part := connection.recv(1 << 16)):
+            # Without a token there is no more to come.
+            is_over = is_guarded and not token
+            while data and not is_over and len(data) < _BYTES_MAX and (part := connection.recv(1 << 16)):
                 data += part
     except TimeoutError:
         raise NotAnnouncements from None

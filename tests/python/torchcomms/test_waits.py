@@ -83,7 +83,7 @@ def test_a_rank_says_for_whom_it_waits_and_what_that_one_does(
     outcome = running.outcomes()[0]
     error, state = outcome.value, OTHERS[other]
     assert error is not None, outcome
-    call = r"timed out waiting for rank 1 \(.*\) for \d+ s: it has not called all_reduce #2 \(4 float32\) \(last heard "
+    call = r"timed out waiting for rank 1 \(.*\) for [\d.]+ s: it has not called all_reduce #2 \(4 float32\) \(last heard "
     assert re.search(call, error) and state in error, error
     warnings = waits_in_reductions(outcome.log)
     assert 1 <= len(warnings) <= 2, outcome.log
