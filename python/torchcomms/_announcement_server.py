@@ -125,7 +125,7 @@ def fetch_announcements(host: str, port: int) -> dict[str, str] | None:
                 nonce = data.removeprefix(_GUARDED).strip()
                 connection.sendall(_proof(token, nonce))
                 data = connection.recv(1 << 16)
-            # Without a token there is no more to come.
+            # A server with a token sends nothing more to a client without one.
             is_over = is_guarded and not token
             while data and not is_over and len(data) < _BYTES_MAX and (part := connection.recv(1 << 16)):
                 data += part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import sys
 import time
@@ -46,7 +47,7 @@ NAME_BYTES_MAX = 128
 _COLLECTIVES = ("", -1)
 # Groups that leave in the background.
 _leaving: list[QueuedCall] = []
-# All engines that are alive, finalized or not.
+# The engines that are alive and not finalized.
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -436,7 +437,9 @@ class Engine:
         return failure is not None and failure.kind != "left"
 
     def finalize(self) -> None:
-        if self._group is not None:
+        # Once: what waits in its queues is sent before the group leaves, also when the program ends.
+        if self._group is not None and self in _engines:
+            _engines.discard(self)
             self._retire(self._group)
         self._listener = None
 
@@ -618,7 +621,9 @@ def _finish() -> None:
     if not hasattr(sys, "last_value"):
         # A program that ends without finalize() leaves. After an uncaught exception the other ranks see a lost one.
         for engine in list(_engines):
-            engine.finalize()
+            # The others leave all the same.
+            with contextlib.suppress(Exception):
+                engine.finalize()
     for call in _leaving:
         if not call.join(max(deadline - time.monotonic(), 0.0)):
             break

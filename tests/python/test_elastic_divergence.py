@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 REPLICA = (
     PREAMBLE
     + """
+import itertools
 master, name, kind, on_divergence, replicas = sys.argv[1:6]
 policy = elastic.Policy(replicas_min=int(replicas), on_divergence=on_divergence, check_every=4)
 run = elastic.join(master, name=name, policy=policy)
@@ -25,8 +26,10 @@ scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
 sampler = elastic.Sampler(data, run)
 run.replicate(model, optimizer, scheduler=scheduler, sampler=sampler, rng=True)
 is_odd = name == "b"
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+loops = [run.batches(loader, until=until) for until in ((4, 14) if kind == "loops" and is_odd else (14,))]
 try:
-    for step, (batch, _) in run.batches(DataLoader(data, batch_size=8, sampler=sampler), until=14):
+    for step, (batch, _) in itertools.chain.from_iterable(loops):
         if kind == "rate":
             optimizer.param_groups[0]["lr"] = 0.01 * (1 + is_odd)
         if kind == "numbers" and step == 2 and is_odd:
@@ -89,6 +92,12 @@ def test_equal_replicas_are_not_disturbed(master: str, spawn_with_torch: Any) ->
     replicas = [spawn_with_torch(REPLICA, master, name, "nothing", "raise", 3) for name in "abc"]
     ends = {each.wait_for("end ", DEADLINE) for each in replicas}
     assert len(ends) == 1 and next(iter(ends)).startswith("end 14 "), replicas[0].output
+
+
+def test_loops_may_end_at_different_steps(master: str, spawn_with_torch: Any) -> None:
+    # Nothing is compared after step 4, where only one of them ends a loop.
+    replicas = [spawn_with_torch(REPLICA, master, name, "loops", "raise", 2) for name in "ab"]
+    assert len({each.wait_for("end 14 ", DEADLINE) for each in replicas}) == 1
 
 
 STATIC = """

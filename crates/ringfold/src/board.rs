@@ -59,7 +59,7 @@ pub struct Board {
     last: Option<(Descriptor, u64)>,
     /// The last two calls of this rank, for the others' errors; a rank that only sends may be one call ahead.
     calls: [CallNote; 2],
-    /// The barrier behind a collective runs, which is no call.
+    /// The barrier behind a collective runs. Users do not call it.
     is_deciding: bool,
     /// The memory of all ranks, once they have agreed to read it.
     peers: Option<Vec<PeerMemory>>,

@@ -30,6 +30,8 @@ _POLL_MAX_SECONDS = 1.0
 _POLL_OTHERS_SECONDS = 0.01
 # How often a peer that the master removes joins again without a step in between.
 _REJOINS_MAX = 5
+# How long a peer that has joined again waits for others, if it would wait for ever.
+_REJOIN_SECONDS = 60.0
 # The kinds of errors of a rejected state, which are not retried.
 _REJECTIONS = {
     "revision-increment-violation",
@@ -183,6 +185,8 @@ class Run:
         self._max_in_flight = max_in_flight
         self._switch = StopSwitch(self._leave)
         self._in_step = False
+        # Whether steps() will reach another boundary.
+        self._in_loop = False
         self._removed = False
         self._rejoins = 0
         self._hooks: list[_Hooks] = []
@@ -293,6 +297,7 @@ class Run:
             raise RuntimeError(
                 "steps() in a step of steps(): a run has one loop over its steps; end that one first"
             )
+        self._in_loop = True
         while True:
             if self._synced is not None:
                 self._call("settle")
@@ -302,6 +307,7 @@ class Run:
                 self._switch.leave()
                 return
             if until is not None and self._revision >= until:
+                self._in_loop = False
                 if self._synced is not None:
                     self._call("finish")
                 return
@@ -309,6 +315,7 @@ class Run:
                 self._wait_for_peers()
                 self._sync()
                 if until is not None and self._revision >= until:
+                    self._in_loop = False
                     return
                 if self._optimize:
                     self._optimize_if_changed()
@@ -320,6 +327,9 @@ class Run:
             self._in_step = True
             try:
                 yield self._revision
+            except GeneratorExit:
+                self._in_loop = False
+                raise
             finally:
                 self._in_step = False
             self._is_newcomer = False
@@ -431,7 +441,7 @@ class Run:
 
     def _joins_after(self, error: pccl.PCCLError) -> bool:
         """Whether this peer joins again after an error, at the next boundary: the master has removed it, and no operator did."""
-        if error.kind != "removed" or self._switch.left:
+        if error.kind != "removed" or self._switch.left or not self._in_loop:
             return False
         if not self._removed:
             if self._rejoins == _REJOINS_MAX:
@@ -465,13 +475,15 @@ class Run:
             self._update_topology()
         self._just_connected = False
         notice = WaitNotice()
+        # The run of a peer that joins again may have ended.
+        limit = self._wait_timeout if self._wait_timeout is not None or not self._rejoins else _REJOIN_SECONDS
         pause = _POLL_MIN_SECONDS
         while (world := self._communicator.world_size) < self._peers_min:
             text = "waiting for peers: %d of at least %d are in group %d at the master %s"
             notice.log(text, world, self._peers_min, self._peer_group, self._address)
-            if self._wait_timeout is not None and notice.waited > self._wait_timeout:
+            if limit is not None and notice.waited > limit:
                 raise TimeoutError(
-                    f"timed out after {self._wait_timeout:g} s waiting for {self._peers_min} peers: only {world} are in "
+                    f"timed out after {limit:g} s waiting for {self._peers_min} peers: only {world} are in "
                     f"group {self._peer_group} at the master {self._address}"
                 )
             with self._switch.blocking(at_boundary=True):

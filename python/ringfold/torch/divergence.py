@@ -53,7 +53,7 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """The plain values in a value, by name. Objects count by their type, and tensors by their hash."""
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
-        pairs = sorted(value.items(), key=str)
+        pairs = sorted(value.items(), key=lambda item: str(item[0]))
     elif isinstance(value, list | tuple):
         pairs = enumerate(value)
     elif isinstance(value, torch.Tensor):
@@ -76,11 +76,13 @@ def digest_of(value: Any) -> int:
 def content_of(tensor: torch.Tensor) -> torch.Tensor:
     """A number for the bits of a tensor, computed on its device: every changed word changes it."""
     content = tensor.detach().reshape(-1).view(torch.uint8)
-    words = torch.nn.functional.pad(content, (0, -content.numel() % 8)).view(torch.int64)
-    weights = torch.arange(1, min(_WORDS, words.numel()) + 1, device=words.device).mul_(_STEP).bitwise_or_(1)
-    total = torch.zeros((), dtype=torch.int64, device=words.device)
-    for part in torch.split(words, _WORDS):
-        total.mul_(_TURN).add_((part * weights[: part.numel()]).sum())
+    words = min(_WORDS, -(-content.numel() // 8))
+    weights = torch.arange(1, words + 1, device=content.device).mul_(_STEP).bitwise_or_(1)
+    total = torch.zeros((), dtype=torch.int64, device=content.device)
+    for part in torch.split(content, 8 * _WORDS):
+        # Padding copies: each part alone, so that a large tensor needs little memory.
+        padded = torch.nn.functional.pad(part, (0, -part.numel() % 8)).view(torch.int64)
+        total.mul_(_TURN).add_((padded * weights[: padded.numel()]).sum())
     return total
 
 

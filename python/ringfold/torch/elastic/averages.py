@@ -142,11 +142,12 @@ class Averages:
 def _row(count: Count) -> list[int]:
     """What a rank tells the others of its replica."""
     milliseconds = [round(seconds * 1000) for seconds in count.seconds]
-    return [*count.contributed, *milliseconds, count.wants_vote, *count.differing]
+    return [*count.contributed, *milliseconds, count.wants_vote, count.goes_on, *count.differing]
 
 
 def _joined(count: Count, rows: Sequence[Sequence[int]], slots: int) -> Count:
     """The same count on all ranks of the replica."""
     seconds = tuple(max(row[slots + slot] for row in rows) / 1000 for slot in range(slots))
-    wants_vote, *differing = (any(column) for column in list(zip(*rows, strict=True))[2 * slots : -1])
-    return replace(count, seconds=seconds, wants_vote=wants_vote, differing=tuple(differing))
+    columns = list(zip(*rows, strict=True))[2 * slots : -1]
+    wants_vote, goes_on, *differing = (any(column) for column in columns)
+    return replace(count, seconds=seconds, wants_vote=wants_vote, goes_on=goes_on, differing=tuple(differing))

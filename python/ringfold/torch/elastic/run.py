@@ -266,6 +266,8 @@ class ElasticRun:
             )
         numbers = LoaderNumbers()
         attempts = 0
+        # Whether all replicas end their loops after the same step: only then they compare once more.
+        ends_together = False
         drawn: Drawn | None = None
         drawn_by: World | None = None
         while until is None or self._number < until:
@@ -288,7 +290,9 @@ class ElasticRun:
             self._is_committed = self._is_applied = False
             total = len(self._world) if self._sampler is None else sum(self._world.batch_sizes)
             self._rng = self._random_numbers() if self._with_rng and self._sampler is not None else None
-            step.begin(self._world, 0.0 if is_behind else drawn.weight, total, self._admission.wants_vote())
+            goes_on = until is None or self._number + 1 < until
+            weight = 0.0 if is_behind else drawn.weight
+            step.begin(self._world, weight, total, self._admission.wants_vote(), goes_on)
             try:
                 with scaled_backward(self._model, drawn.share):
                     yield self._number, drawn.batch
@@ -296,6 +300,7 @@ class ElasticRun:
                 step.end()
             if self._is_committed:
                 attempts = 0
+                ends_together = step.count is not None and not step.count.goes_on
                 self._end_step(drawn)
                 continue
             if step.count is None:
@@ -308,7 +313,7 @@ class ElasticRun:
         if self._outer is not None and self._is_connected:
             for count in self._outer.finish(self._number, lambda: self._world):
                 self._note_stragglers(self._keep_living(count))
-        if self._is_connected:
+        if ends_together:
             self._compare_at_end()
         checkpoints.wait()
 
@@ -388,6 +393,8 @@ class ElasticRun:
             numbers = (self._number, self._revision, batch_size, packed.numel(), digest)
             return Claim(self.replica.id, self._standing, *numbers), packed
 
+        # Newcomers have not warned: all look again together.
+        self._warned.clear()
         is_done = False
         while not is_done:
             world, agreement, packed = self._admission.admit(pack, layout, has_voted)

@@ -47,6 +47,7 @@ class Step:
         self.weight = 0.0
         """That of this replica in the averages."""
         self.wants_vote = False
+        self._goes_on = True
         self.count: Count | None = None
         """The outcome; None before it is known."""
 
@@ -55,8 +56,10 @@ class Step:
         """Whether a rank of this replica has to stop."""
         return self._averages.is_last
 
-    def begin(self, world: World, weight: float, total: float, wants_vote: bool) -> None:
-        """A step begins, or is made again. ``total`` is what the weights of all replicas add up to, if they have all their samples."""
+    def begin(self, world: World, weight: float, total: float, wants_vote: bool, goes_on: bool) -> None:
+        """A step begins, or is made again. ``total`` is what the weights of all replicas add up to, if they have all their samples.
+        ``goes_on``: another step follows in the loop of this replica."""
+        self._goes_on = goes_on
         self._world, self.weight, self.wants_vote = world, weight, wants_vote
         self._began = time.monotonic()
         self.count, self.is_open = None, True
@@ -82,7 +85,9 @@ class Step:
     def finish(self) -> None:
         """All gradients of a backward are there: waits for their averages."""
         seconds = time.monotonic() - self._began
-        ballot = Ballot(self.weight, seconds, self.wants_vote, tuple(self._used), self._digests())
+        ballot = Ballot(
+            self.weight, seconds, self.wants_vote, tuple(self._used), self._goes_on, self._digests()
+        )
         self._averages.start(ballot, self._world)
         count = self._averages.finish()
         if self.count is not None and self.count.contributed != count.contributed:
